@@ -1,0 +1,84 @@
+// Attention as the model sees it: problems bound to plugins. Loading, probing and choosing are
+// behind AttentionHost; the model only names problems and passes pointers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/config/config.h"
+#include "framework/device/device.h"
+#include "plugins/abi/heddle_attention.h"
+
+namespace heddle {
+
+// The shape of a layer's attention without batch and lengths; layers that share it share a choice.
+struct AttentionLayerKind {
+  int64_t n_head = 0;
+  int64_t n_kv_head = 0;
+  int64_t head_dim = 0;
+  int64_t window_left = -1;  // -1: unlimited
+  friend bool operator==(const AttentionLayerKind&, const AttentionLayerKind&) = default;
+};
+
+// Column offsets of q, k, v inside one projected (N, row_elements) buffer, or separate buffers
+// (offset 0): what the problem's strides are made of.
+struct AttentionLayout {
+  int64_t q_row = 0, k_row = 0, v_row = 0;        // elements from one token to the next
+  int64_t out_row = 0;
+  int64_t dq_row = 0, dk_row = 0, dv_row = 0, dout_row = 0;
+};
+
+// One problem on one plugin, ready to run. Thread-compatible.
+class BoundAttention {
+ public:
+  virtual ~BoundAttention() = default;
+  virtual const heddle_attention_problem& problem() const = 0;
+  virtual size_t workspace_bytes() const = 0;
+  virtual const std::string& backend() const = 0;
+  // What the plugin says would run, for logs.
+  virtual const std::string& kernel() const = 0;
+  // Throws heddle::Error (plugin) with the plugin's text when it fails: a broken promise.
+  virtual void run(const heddle_attention_call& call) = 0;
+};
+
+// Training problems (forward and backward) of a layer kind on one backend, and its decode.
+// Positions are 0.., causal, scale 1/sqrt(head_dim).
+class AttentionHost {
+ public:
+  // Finds, probes (in a fresh process) and loads the plugins; reads nothing but libraries.
+  // `device` must outlive the host. Throws when config.backend names a plugin that is not there.
+  static std::unique_ptr<AttentionHost> create(const AttentionConfig& config, Device& device);
+  virtual ~AttentionHost() = default;
+
+  // Chooses the backend of every kind for training sequences of q_len = k_len = seq_len. `auto`
+  // takes the lowest estimated time of forward + backward; a named backend that cannot serve
+  // throws with its reasons. Must precede bind*(). Kinds that are asked for later are refused.
+  virtual void select(const std::vector<AttentionLayerKind>& kinds, int64_t batch,
+                      int64_t seq_len, const AttentionLayout& layout) = 0;
+
+  // One printable paragraph per kind: the choice, its kernel and time, and every refusal.
+  virtual std::string explain() const = 0;
+  // Name of the backend chosen for a kind.
+  virtual const std::string& backend(const AttentionLayerKind& kind) const = 0;
+
+  // Bindings are made once per distinct problem and kept; asking again is cheap and allocates
+  // nothing.
+  virtual BoundAttention& bind_forward(const AttentionLayerKind& kind, int64_t batch,
+                                       int64_t seq_len, const AttentionLayout& layout,
+                                       bool with_lse) = 0;
+  virtual BoundAttention& bind_backward(const AttentionLayerKind& kind, int64_t batch,
+                                        int64_t seq_len, const AttentionLayout& layout) = 0;
+  // q_len new tokens per row against a cache of `capacity` tokens; cache is (B, capacity, K, D)
+  // contiguous.
+  virtual BoundAttention& bind_decode(const AttentionLayerKind& kind, int64_t batch, int64_t q_len,
+                                      int64_t capacity, const AttentionLayout& layout) = 0;
+};
+
+// The problems behind the bindings, exposed for probes, tests and tools.
+heddle_attention_problem make_attention_problem(const AttentionLayerKind& kind, uint32_t op,
+                                                int64_t batch, int64_t q_len, int64_t k_len,
+                                                const AttentionLayout& layout, bool with_lse);
+
+}  // namespace heddle

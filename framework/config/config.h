@@ -1,0 +1,125 @@
+// What a run is. Plain structs with nanochat's defaults; fields.h lists every field once with its
+// meaning and limits, and parsing, validation, dumping and docs/configuration.md follow that list.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace heddle {
+
+// A value that YAML may leave to Heddle by writing `auto`.
+template <class T>
+using Auto = std::optional<T>;
+
+// window_pattern: letters S and L tiled over the layers (last layer always L), or a list of literal
+// window_left values, one for all layers or one per layer, without the last-layer rule.
+struct WindowPattern {
+  std::string letters = "SSSL";
+  std::vector<int64_t> windows;  // used when not empty
+};
+
+struct ModelConfig {
+  int64_t n_layer = 4;
+  int64_t n_head = 4;
+  Auto<int64_t> n_kv_head;  // auto: n_head
+  int64_t n_embd = 128;
+  int64_t sequence_len = 256;
+  Auto<int64_t> vocab_size;  // auto: the tokenizer's
+  WindowPattern window_pattern;
+  double rope_base = 100000.0;
+  bool qk_norm = true;
+  double qk_scale = 1.2;
+  double softcap = 15.0;
+  bool smear = true;
+  bool backout = true;
+  bool value_embeds = true;
+  bool resid_lambdas = true;
+  bool x0_lambdas = true;
+
+  int64_t head_dim() const { return n_embd / n_head; }
+  int64_t kv_heads() const { return n_kv_head.value_or(n_head); }
+};
+
+struct AttentionConfig {
+  std::string backend = "auto";
+  std::vector<std::string> plugin_path;
+};
+
+struct DataConfig {
+  std::string kind = "auto";  // auto | recall | text | jsonl | tokens
+  std::string path;           // file or folder; empty: the embedded recall corpus
+  std::string val_path;       // empty: the last val_fraction of `path`
+  double val_fraction = 0.05;
+  std::string document = "file";  // file | paragraph
+  std::string cache_dir = "auto";
+  int64_t seed = 1;
+};
+
+struct TrainConfig {
+  int64_t num_iterations = 200;
+  int64_t device_batch_size = 8;    // sequences of one micro-step on one rank
+  int64_t total_batch_size = 2048;  // tokens of one optimizer step on all ranks
+  int64_t eval_every = 50;          // steps; 0 = only at the end
+  int64_t eval_tokens = 32768;
+  int64_t sample_every = 0;  // steps; 0 = only at the end
+  int64_t sample_tokens = 64;
+  int64_t threads = 0;  // 0: processors of this process, shared by the ranks of a host
+  int64_t seed = 42;
+  std::string resume = "never";  // never | auto | a checkpoint folder
+  std::string init_from;         // safetensors file or checkpoint folder with initial weights
+  Auto<double> peak_flops;       // auto: measured at start
+};
+
+struct OptimConfig {
+  std::string kind = "muon";      // muon | adamw
+  std::string schedule = "auto";  // auto | warmdown | cosine
+  double unembedding_lr = 0.008;
+  double embedding_lr = 0.3;
+  double scalar_lr = 0.5;
+  double matrix_lr = 0.02;
+  double weight_decay = 0.28;
+  int64_t warmup_steps = 40;
+  double warmdown_ratio = 0.65;
+  double final_lr_frac = 0.05;
+  double muon_momentum_start = 0.85;
+  double muon_momentum = 0.97;
+  double muon_momentum_final = 0.90;
+  int64_t muon_momentum_warmup_steps = 400;
+  double adamw_lr = 3e-3;  // kind adamw: one rate for every parameter
+  double adamw_beta1 = 0.9;
+  double adamw_beta2 = 0.95;
+  double adamw_eps = 1e-8;
+  double grad_clip = 0.0;  // 0: off
+  bool batch_scaling = false;
+};
+
+struct DistConfig {
+  std::string backend = "auto";  // auto | self | mpi
+};
+
+struct CheckpointConfig {
+  int64_t every = 0;  // steps; 0: only at the end
+  int64_t keep = 2;
+  bool at_end = true;
+};
+
+struct LogConfig {
+  std::string name = "run";
+  std::string dir = "runs";
+  int64_t every = 10;
+};
+
+struct Config {
+  ModelConfig model;
+  AttentionConfig attention;
+  DataConfig data;
+  TrainConfig train;
+  OptimConfig optim;
+  DistConfig dist;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+};
+
+}  // namespace heddle

@@ -1,0 +1,47 @@
+// A device: where tensors live and who computes on them. The model and the optimizer are written
+// once against Device and Ops.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "framework/device/ops.h"
+
+namespace heddle {
+
+// Numbered as in the plugin ABI and DLPack.
+enum class DeviceType : uint32_t { kCpu = 1, kCuda = 2 };
+
+// A zeroed block of device memory that frees itself.
+using DeviceBuffer = std::shared_ptr<void>;
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual DeviceType type() const = 0;
+  virtual int index() const = 0;
+  // For people: "cpu (avx2, 2 threads)".
+  virtual std::string description() const = 0;
+
+  // Throws heddle::Error (environment) naming `what` and the size when memory is not to be had.
+  virtual DeviceBuffer allocate(size_t bytes, const std::string& what) = 0;
+  virtual void upload(void* device, const void* host, size_t bytes) = 0;
+  virtual void download(void* host, const void* device, size_t bytes) = 0;
+  // Returns when everything enqueued so far is done.
+  virtual void synchronize() = 0;
+  // What attention plugins get as heddle_attention_call::stream; nullptr on CPU.
+  virtual void* stream() = 0;
+
+  virtual Ops& ops() = 0;
+
+  // FLOP/s of a burst of fused multiply-adds on all threads, at most 50 ms: MFU's denominator.
+  virtual double measure_peak_flops() = 0;
+};
+
+// The host's processors, fp32. The instruction set is the best that the processor has, or what
+// HEDDLE_CPU_ISA (baseline | avx2 | avx512) names; throws when that cannot run here.
+std::unique_ptr<Device> make_cpu_device();
+
+}  // namespace heddle

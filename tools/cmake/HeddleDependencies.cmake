@@ -1,0 +1,28 @@
+# Required packages, then the optional ones. tools/setup.sh installs them all on Debian 12.
+find_package(Threads REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(fmt REQUIRED)
+find_package(dnnl REQUIRED)
+find_package(Boost 1.81 REQUIRED COMPONENTS json filesystem)
+
+if(HEDDLE_SANITIZE MATCHES "thread")
+  # The thread sanitizer cannot see into libgomp, so parallel_for runs on std::thread there.
+  set(HEDDLE_OPENMP OFF)
+else()
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+  set(HEDDLE_OPENMP ON)
+endif()
+
+if(HEDDLE_WITH_MPI)
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(NOT MPI_CXX_FOUND)
+    message(STATUS "HEDDLE_WITH_MPI: off, MPI not found (Debian: libopenmpi-dev openmpi-bin)")
+    set(HEDDLE_WITH_MPI OFF)
+  endif()
+endif()
+
+if(HEDDLE_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()

@@ -1,0 +1,25 @@
+# Compiler flags that every target shares. Architecture flags belong to single objects
+# (kernels/cpu/*): what ships starts on any x86-64-v2 machine.
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+find_program(HEDDLE_CCACHE ccache)
+if(HEDDLE_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${HEDDLE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${HEDDLE_CCACHE})
+endif()
+
+add_library(heddle_warnings INTERFACE)
+target_compile_options(heddle_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+                                                 $<$<BOOL:${HEDDLE_WERROR}>:-Werror>)
+
+# x86-64-v2 for everything that is not an object of its own ISA.
+add_compile_options(-march=x86-64-v2 -mtune=generic)
+
+if(HEDDLE_SANITIZE)
+  add_compile_options(-fsanitize=${HEDDLE_SANITIZE} -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${HEDDLE_SANITIZE})
+endif()
