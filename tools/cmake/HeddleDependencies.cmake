@@ -4,7 +4,17 @@ find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)
-find_package(dnnl REQUIRED)
+
+# Debian's dnnl-config.cmake wants OpenCL headers that the C++ API does not need, so the library
+# is looked up directly.
+find_path(DNNL_INCLUDE_DIR dnnl.hpp)
+find_library(DNNL_LIBRARY dnnl)
+if(NOT DNNL_INCLUDE_DIR OR NOT DNNL_LIBRARY)
+  message(FATAL_ERROR "oneDNN not found: install libdnnl-dev (tools/setup.sh does)")
+endif()
+add_library(DNNL::dnnl UNKNOWN IMPORTED)
+set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
+                                            INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 find_package(Boost 1.81 REQUIRED COMPONENTS json filesystem)
 
 if(HEDDLE_SANITIZE MATCHES "thread")
