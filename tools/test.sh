@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Sets up, builds and runs every test. `tools/test.sh -R attention` passes options on to ctest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+bash tools/setup.sh
+python3 tools/check_includes.py
+bash tools/build.sh release -DHEDDLE_WERROR=ON
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+ctest --preset release --output-on-failure "$@"
