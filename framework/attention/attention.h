@@ -35,11 +35,16 @@ class BoundAttention {
  public:
   virtual ~BoundAttention() = default;
   virtual const heddle_attention_problem& problem() const = 0;
+  // What run() needs at call.workspace, alignment slack included. Bindings may share one block,
+  // since calls on one host run one after the other.
   virtual size_t workspace_bytes() const = 0;
   virtual const std::string& backend() const = 0;
   // What the plugin says would run, for logs.
   virtual const std::string& kernel() const = 0;
-  // Throws heddle::Error (plugin) with the plugin's text when it fails: a broken promise.
+  // The caller fills the tensor pointers, kv_len, workspace and workspace_bytes; struct_size,
+  // stream and err are filled here. Pointers are aligned to problem().align_bytes (at most 16).
+  // Allocates nothing. Throws heddle::Error (plugin) with the plugin's text when it fails, which is
+  // a broken promise.
   virtual void run(const heddle_attention_call& call) = 0;
 };
 
@@ -62,21 +67,30 @@ class AttentionHost {
   virtual std::string explain() const = 0;
   // Name of the backend chosen for a kind.
   virtual const std::string& backend(const AttentionLayerKind& kind) const = 0;
+  // Plugin, version, crc32c of its file and the kernels, per kind: equal on ranks that agree.
+  virtual std::string fingerprint() const = 0;
 
   // Bindings are made once per distinct problem and kept; asking again is cheap and allocates
-  // nothing.
+  // nothing. Each distinct problem is put to the plugin's query(), so a batch or length other than
+  // the selected one is fine as long as the plugin accepts it; throws with its reasons if not.
+  // with_lse: a backward call follows and lse is to be written. A plugin whose backward does not
+  // read lse (HEDDLE_PROP_NO_LSE) is not asked for it and leaves lse alone.
   virtual BoundAttention& bind_forward(const AttentionLayerKind& kind, int64_t batch,
                                        int64_t seq_len, const AttentionLayout& layout,
                                        bool with_lse) = 0;
   virtual BoundAttention& bind_backward(const AttentionLayerKind& kind, int64_t batch,
                                         int64_t seq_len, const AttentionLayout& layout) = 0;
   // q_len new tokens per row against a cache of `capacity` tokens; cache is (B, capacity, K, D)
-  // contiguous.
+  // contiguous; of the layout only q_row and out_row are used. When the backend of the kind refuses,
+  // another one that accepts is taken, which explain() and the log say.
   virtual BoundAttention& bind_decode(const AttentionLayerKind& kind, int64_t batch, int64_t q_len,
                                       int64_t capacity, const AttentionLayout& layout) = 0;
 };
 
-// The problems behind the bindings, exposed for probes, tests and tools.
+// The problems behind the bindings, exposed for probes, tests and tools: fp32 on CPU device 0,
+// causal, scale 1/sqrt(head_dim), positions from 0. Batch strides are length * row, head strides
+// head_dim; lse is (B, H, q_len). Training problems ask for the same bits every time
+// (HEDDLE_FLAG_DETERMINISTIC). DECODE: k_len is the capacity of a contiguous cache.
 heddle_attention_problem make_attention_problem(const AttentionLayerKind& kind, uint32_t op,
                                                 int64_t batch, int64_t q_len, int64_t k_len,
                                                 const AttentionLayout& layout, bool with_lse);
