@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "framework/core/error.h"
@@ -14,14 +15,17 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-size_t round_up(size_t value, size_t align) { return (value + align - 1) / align * align; }
+size_t round_up(size_t value, size_t align) {
+  return (value + align - 1) / align * align;
+}
 
 }  // namespace
 
 HostBuffer::HostBuffer(size_t bytes, const std::string& what) : bytes_(bytes) {
   if (bytes == 0) return;
   const size_t align = bytes >= kHugePage ? kHugePage : kBufferAlign;
-  data_ = std::aligned_alloc(align, round_up(bytes, align));
+  const bool fits = bytes <= std::numeric_limits<size_t>::max() - align;
+  data_ = fits ? std::aligned_alloc(align, round_up(bytes, align)) : nullptr;
   if (data_ == nullptr) {
     throw environment_error("memory",
                             "cannot allocate " + std::to_string(bytes >> 20) + " MiB for " + what,
@@ -31,7 +35,9 @@ HostBuffer::HostBuffer(size_t bytes, const std::string& what) : bytes_(bytes) {
   std::memset(data_, 0, bytes);
 }
 
-HostBuffer::~HostBuffer() { std::free(data_); }
+HostBuffer::~HostBuffer() {
+  std::free(data_);
+}
 
 HostBuffer::HostBuffer(HostBuffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}

@@ -32,8 +32,8 @@ class HostBuffer {
   size_t bytes_ = 0;
 };
 
-// Offsets first, memory later: reserve() everything, allocate bytes() once, then commit() the block.
-// Entries are named so that the memory table of --dry-run is read off the plan.
+// Offsets first, memory later: reserve() everything, allocate bytes() once, then commit() the
+// block. Entries are named so that the memory table of --dry-run is read off the plan.
 class Arena {
  public:
   struct Entry {

@@ -41,7 +41,7 @@ class PosixFile : public OutputFile {
     while (bytes > 0) {
       const ssize_t n = ::write(fd_, p, bytes);
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail("write", path_, errno);
+      if (n <= 0) fail("write", path_, n < 0 ? errno : EIO);
       p += n;
       bytes -= static_cast<size_t>(n);
     }
@@ -66,6 +66,11 @@ class PosixFileSystem : public FileSystem {
     std::error_code ec;
     fs::create_directories(path, ec);
     if (ec) fail("create the folder", path, ec.value());
+  }
+  bool create_directory(const std::string& path) override {
+    if (::mkdir(path.c_str(), 0755) == 0) return true;
+    if (errno != EEXIST) fail("create the folder", path, errno);
+    return false;
   }
   void rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) fail("rename " + from + " to", to, errno);
@@ -94,29 +99,51 @@ FileSystem& posix_file_system() {
   return instance;
 }
 
-FileSystem& file_system() { return g_file_system != nullptr ? *g_file_system : posix_file_system(); }
+FileSystem& file_system() {
+  return g_file_system != nullptr ? *g_file_system : posix_file_system();
+}
 
 std::shared_ptr<void> replace_file_system(FileSystem* replacement) {
-  g_file_system = replacement;
-  return {nullptr, [](void*) { g_file_system = nullptr; }};
+  FileSystem* previous = std::exchange(g_file_system, replacement);
+  return {nullptr, [previous](void*) { g_file_system = previous; }};
 }
 
 void write_file_atomically(const std::string& path, std::string_view contents) {
   const std::string temporary = path + ".tmp";
-  auto out = file_system().create(temporary);
-  out->write(contents.data(), contents.size());
-  out->close();
-  file_system().rename(temporary, path);
+  try {
+    auto out = file_system().create(temporary);
+    out->write(contents.data(), contents.size());
+    out->close();
+    file_system().rename(temporary, path);
+  } catch (const Error&) {
+    try {
+      file_system().remove_all(temporary);
+    } catch (const Error&) {
+      // The first error is the one to report.
+    }
+    throw;
+  }
+  file_system().sync_directory(parent_folder(path));
 }
 
-std::string read_text_file(const std::string& path) { return std::string(MappedFile(path).text()); }
+std::string parent_folder(const std::string& path) {
+  fs::path p(path);
+  if (!p.has_filename()) p = p.parent_path();
+  const std::string parent = p.parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+std::string read_text_file(const std::string& path) {
+  return std::string(MappedFile(path).text());
+}
 
 MappedFile::MappedFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail("read", path, errno);
-  struct stat st{};
-  if (::fstat(fd, &st) != 0 || S_ISDIR(st.st_mode)) {
-    const int error = S_ISDIR(st.st_mode) ? EISDIR : errno;
+  struct stat st {};
+  const bool known = ::fstat(fd, &st) == 0;
+  if (!known || S_ISDIR(st.st_mode)) {
+    const int error = known ? EISDIR : errno;
     ::close(fd);
     fail("read", path, error);
   }

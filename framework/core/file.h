@@ -24,6 +24,8 @@ class FileSystem {
   virtual ~FileSystem() = default;
   virtual std::unique_ptr<OutputFile> create(const std::string& path) = 0;
   virtual void create_directories(const std::string& path) = 0;
+  // False when something with this name exists already; of two callers only one gets true.
+  virtual bool create_directory(const std::string& path) = 0;
   virtual void rename(const std::string& from, const std::string& to) = 0;
   // fsync of a directory: makes creations and renames inside it durable.
   virtual void sync_directory(const std::string& path) = 0;
@@ -33,12 +35,16 @@ class FileSystem {
 // The real one, and the one in use (the real one unless a test has replaced it).
 FileSystem& posix_file_system();
 FileSystem& file_system();
-// Replaces the file system in use until the returned guard dies.
+// Replaces the file system in use until the returned guard dies; guards nest.
 std::shared_ptr<void> replace_file_system(FileSystem* fs);
 
-// Whole-file helpers over file_system(): write to a temporary name, close, rename.
+// Whole-file helpers over file_system(): write to path + ".tmp", close, rename, sync the folder.
+// When a step fails the old contents are still there and the temporary is removed.
 void write_file_atomically(const std::string& path, std::string_view contents);
 std::string read_text_file(const std::string& path);
+
+// "runs/a" for "runs/a/b" and for "runs/a/b/"; "." when there is no slash.
+std::string parent_folder(const std::string& path);
 
 // A file mapped read-only. data() is nullptr for an empty file.
 class MappedFile {

@@ -16,33 +16,39 @@ namespace heddle {
 namespace {
 
 int g_num_threads = 0;
-thread_local bool t_inside = false;
+// The worker that this thread is, -1 outside of a body. Nested calls run inline as that worker, so
+// that scratch memory kept per worker is never shared.
+thread_local int t_worker = -1;
 
-// Sets the nesting mark for the length of a body.
 struct Inside {
-  Inside() { t_inside = true; }
-  ~Inside() { t_inside = false; }
+  explicit Inside(int worker) { t_worker = worker; }
+  ~Inside() { t_worker = -1; }
 };
 
-// run(worker) on `workers` threads at once.
+int inline_worker() {
+  return t_worker < 0 ? 0 : t_worker;
+}
+
+// run(worker) for each worker in [0, workers), on as many threads at once. The OpenMP runtime may
+// give fewer threads (OMP_THREAD_LIMIT); each then stands for several workers.
 template <class Run>
 void fork_join(int workers, Run&& run) {
 #ifdef _OPENMP
 #pragma omp parallel num_threads(workers)
-  {
-    Inside mark;
-    run(omp_get_thread_num());
+  for (int w = omp_get_thread_num(); w < workers; w += omp_get_num_threads()) {
+    Inside mark(w);
+    run(w);
   }
 #else
   std::vector<std::thread> threads;
   for (int w = 1; w < workers; ++w) {
     threads.emplace_back([&run, w] {
-      Inside mark;
+      Inside mark(w);
       run(w);
     });
   }
   {
-    Inside mark;
+    Inside mark(0);
     run(0);
   }
   for (auto& t : threads) t.join();
@@ -77,8 +83,8 @@ void parallel_for(int64_t n, int64_t grain, RangeBody body, void* arg) {
   if (n <= 0) return;
   const int64_t pieces =
       std::min<int64_t>(num_threads(), std::max<int64_t>(1, n / std::max<int64_t>(grain, 1)));
-  if (pieces <= 1 || t_inside) {
-    body(arg, 0, n, 0);
+  if (pieces <= 1 || t_worker >= 0) {
+    body(arg, 0, n, inline_worker());
     return;
   }
   fork_join(static_cast<int>(pieces), [&](int worker) {
@@ -90,8 +96,8 @@ void parallel_for(int64_t n, int64_t grain, RangeBody body, void* arg) {
 void parallel_tasks(int64_t n, RangeBody body, void* arg) {
   if (n <= 0) return;
   const int workers = static_cast<int>(std::min<int64_t>(num_threads(), n));
-  if (workers <= 1 || t_inside) {
-    body(arg, 0, n, 0);
+  if (workers <= 1 || t_worker >= 0) {
+    body(arg, 0, n, inline_worker());
     return;
   }
   std::atomic<int64_t> next{0};

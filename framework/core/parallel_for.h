@@ -20,8 +20,8 @@ void parallel_tasks(int64_t n, RangeBody body, void* arg);
 }  // namespace internal
 
 // body(begin, end) or body(begin, end, worker) over [0, n) in contiguous static pieces of at least
-// `grain`; piece w always goes to worker w. Blocks; nested calls run inline. Exceptions must not
-// leave the body.
+// `grain`; piece w always goes to worker w < num_threads(). Blocks; nested calls run inline as the
+// worker they are in. Exceptions must not leave the body.
 template <class Body>
 void parallel_for(int64_t n, int64_t grain, Body&& body) {
   using B = std::remove_reference_t<Body>;
