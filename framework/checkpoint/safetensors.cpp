@@ -72,7 +72,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-const float* SafetensorsFile::Tensor::f32() const {
+const float* TensorSet::Tensor::f32() const {
   if (dtype != DType::kF32) {
     throw environment_error("safetensors", file + ": tensor " + name + " is " +
                                                std::string(dtype_name(dtype)) + ", expected F32");
@@ -80,7 +80,7 @@ const float* SafetensorsFile::Tensor::f32() const {
   return static_cast<const float*>(data);
 }
 
-std::vector<float> SafetensorsFile::Tensor::to_f32() const {
+std::vector<float> TensorSet::Tensor::to_f32() const {
   std::vector<float> out(static_cast<size_t>(numel()));
   const auto convert = [&](auto zero, auto&& to_float) {
     const auto* p = static_cast<const decltype(zero)*>(data);
@@ -106,13 +106,36 @@ std::vector<float> SafetensorsFile::Tensor::to_f32() const {
   }
 }
 
-void SafetensorsFile::Tensor::expect_shape(const std::vector<int64_t>& want) const {
+void TensorSet::Tensor::expect_shape(const std::vector<int64_t>& want) const {
   if (shape == want) return;
   throw environment_error("safetensors", file + ": tensor " + name + " has shape " +
                                              shape_text(shape) + ", expected " + shape_text(want));
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(path) {
+const TensorSet::Tensor& TensorSet::tensor(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  if (it != tensors_.end()) return it->second;
+  const std::string* nearest = nullptr;
+  size_t best = 0;
+  for (const auto& [other, t] : tensors_) {
+    const size_t shared = common_prefix(name, other);
+    if (nearest == nullptr || shared > best) nearest = &other, best = shared;
+  }
+  throw environment_error(
+      "safetensors",
+      source_ + " has no tensor " + name + " among its " + std::to_string(tensors_.size()),
+      nearest != nullptr ? "the nearest name is " + *nearest : "");
+}
+
+void TensorSet::insert(Tensor tensor) {
+  const auto [it, is_new] = tensors_.emplace(tensor.name, tensor);
+  if (is_new) return;
+  throw environment_error("safetensors", source_ + " has the tensor " + tensor.name +
+                                             " twice: in " + it->second.file + " and in " +
+                                             tensor.file);
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : TensorSet(path), file_(path) {
   if (file_.size() < kPrefix) {
     refuse("holds " + std::to_string(file_.size()) + " bytes, expected at least 8");
   }
@@ -129,90 +152,96 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(p
   const std::string_view text = file_.text().substr(kPrefix, header_bytes);
   if (text.empty() || text.front() != '{') refuse("has a header that does not start with {");
   const size_t buffer_bytes = file_.size() - kPrefix - header_bytes;
-  parse_header(text, buffer_bytes);
-  check_tiling(buffer_bytes);
-  place(file_.data() + kPrefix + header_bytes);
+  std::vector<Entry> entries = parse_header(text, buffer_bytes);
+  check_tiling(entries, buffer_bytes);
+  for (Entry& entry : entries) place(entry, file_.data() + kPrefix + header_bytes);
 }
 
 void SafetensorsFile::refuse(const std::string& what) const {
   throw environment_error(
-      "safetensors", path_ + " " + what,
+      "safetensors", path() + " " + what,
       "the file is damaged or not a safetensors file; fetch or export it again");
 }
 
-void SafetensorsFile::parse_header(std::string_view text, size_t buffer_bytes) {
+std::vector<SafetensorsFile::Entry> SafetensorsFile::parse_header(std::string_view text,
+                                                                  size_t buffer_bytes) {
   json::value header;
   try {
     header = json::parse_strict(text);
   } catch (const std::exception& e) {
     refuse(std::string("has a header that is not valid: ") + e.what());
   }
+  std::vector<Entry> entries;
   for (const auto& [key, entry] : header.as_object()) {
     const std::string name(key);
     const json::object* fields = entry.if_object();
     if (fields == nullptr) refuse("describes " + name + " by something other than an object");
-    if (name == "__metadata__") {
-      for (const auto& [k, v] : *fields) {
-        if (!v.is_string()) refuse("has metadata " + std::string(k) + " that is not a string");
-        metadata_[std::string(k)] = std::string(v.as_string());
-      }
+    if (name != "__metadata__") {
+      entries.push_back(parse_entry(name, *fields, buffer_bytes));
       continue;
     }
-    const std::string of = " of tensor " + name;
-    const json::value* dtype = fields->if_contains("dtype");
-    const json::value* shape = fields->if_contains("shape");
-    const json::value* offsets = fields->if_contains("data_offsets");
-    if (dtype == nullptr || !dtype->is_string()) refuse("lacks the dtype" + of);
-    if (shape == nullptr || !shape->is_array()) refuse("lacks the shape" + of);
-    if (offsets == nullptr || !offsets->is_array() || offsets->as_array().size() != 2) {
-      refuse("lacks the two data_offsets" + of);
+    for (const auto& [k, v] : *fields) {
+      if (!v.is_string()) refuse("has metadata " + std::string(k) + " that is not a string");
+      metadata_[std::string(k)] = std::string(v.as_string());
     }
-    Tensor t;
-    t.name = name;
-    t.file = path_;
-    const auto known = dtype_from_name(std::string(dtype->as_string()));
-    if (!known) {
-      refuse("has the dtype " + std::string(dtype->as_string()) + of +
-             ", expected one of F64, F32, F16, BF16, I64, I32, U8");
-    }
-    t.dtype = *known;
-    for (const json::value& dim : shape->as_array()) {
-      const auto d = as_size(dim);
-      if (!d || *d > INT64_MAX) refuse("has a bad dimension " + json::serialize(dim) + of);
-      t.shape.push_back(static_cast<int64_t>(*d));
-    }
-    const auto begin = as_size(offsets->at(0)), end = as_size(offsets->at(1));
-    if (!begin || !end || *begin > *end || *end > buffer_bytes) {
-      refuse("has the data_offsets " + json::serialize(*offsets) + of +
-             ", expected a range within " + std::to_string(buffer_bytes) + " bytes of data");
-    }
-    const auto want = tensor_bytes(t.dtype, t.shape);
-    if (!want || *want != *end - *begin) {
-      refuse("stores " + std::to_string(*end - *begin) + " bytes" + of + ", expected " +
-             (want ? std::to_string(*want) : "more than fits") + " for shape " +
-             shape_text(t.shape) + " of " + std::string(dtype_name(t.dtype)));
-    }
-    t.bytes = *want;
-    begins_[name] = *begin;
-    tensors_.emplace(name, std::move(t));
   }
+  return entries;
 }
 
-void SafetensorsFile::check_tiling(size_t buffer_bytes) const {
-  std::vector<const Tensor*> order;
-  for (const auto& [name, t] : tensors_) order.push_back(&t);
-  std::sort(order.begin(), order.end(), [&](const Tensor* a, const Tensor* b) {
-    return std::pair(begins_.at(a->name), a->bytes) < std::pair(begins_.at(b->name), b->bytes);
+SafetensorsFile::Entry SafetensorsFile::parse_entry(const std::string& name,
+                                                    const json::object& fields,
+                                                    size_t buffer_bytes) const {
+  const std::string of = " of tensor " + name;
+  const json::value* dtype = fields.if_contains("dtype");
+  const json::value* shape = fields.if_contains("shape");
+  const json::value* offsets = fields.if_contains("data_offsets");
+  if (dtype == nullptr || !dtype->is_string()) refuse("lacks the dtype" + of);
+  if (shape == nullptr || !shape->is_array()) refuse("lacks the shape" + of);
+  if (offsets == nullptr || !offsets->is_array() || offsets->as_array().size() != 2) {
+    refuse("lacks the two data_offsets" + of);
+  }
+  Tensor t;
+  t.name = name;
+  t.file = path();
+  const auto known = dtype_from_name(std::string(dtype->as_string()));
+  if (!known) {
+    refuse("has the dtype " + std::string(dtype->as_string()) + of +
+           ", expected one of F64, F32, F16, BF16, I64, I32, U8");
+  }
+  t.dtype = *known;
+  for (const json::value& dim : shape->as_array()) {
+    const auto d = as_size(dim);
+    if (!d || *d > INT64_MAX) refuse("has a bad dimension " + json::serialize(dim) + of);
+    t.shape.push_back(static_cast<int64_t>(*d));
+  }
+  const auto begin = as_size(offsets->as_array()[0]), end = as_size(offsets->as_array()[1]);
+  if (!begin || !end || *begin > *end || *end > buffer_bytes) {
+    refuse("has the data_offsets " + json::serialize(*offsets) + of + ", expected a range within " +
+           std::to_string(buffer_bytes) + " bytes of data");
+  }
+  const auto want = tensor_bytes(t.dtype, t.shape);
+  if (!want || *want != *end - *begin) {
+    refuse("stores " + std::to_string(*end - *begin) + " bytes" + of + ", expected " +
+           (want ? std::to_string(*want) : "more than fits") + " for shape " + shape_text(t.shape) +
+           " of " + std::string(dtype_name(t.dtype)));
+  }
+  t.bytes = *want;
+  return {std::move(t), *begin};
+}
+
+void SafetensorsFile::check_tiling(std::vector<Entry>& entries, size_t buffer_bytes) const {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.tensor.bytes) < std::pair(b.begin, b.tensor.bytes);
   });
   size_t at = 0;
-  for (const Tensor* t : order) {
-    const size_t begin = begins_.at(t->name);
-    if (begin != at) {
-      refuse((begin < at ? "has overlapping data before tensor " : "has a hole before tensor ") +
-             t->name + ": it begins at " + std::to_string(begin) + ", expected " +
-             std::to_string(at));
+  for (const Entry& entry : entries) {
+    if (entry.begin != at) {
+      refuse(
+          (entry.begin < at ? "has overlapping data before tensor " : "has a hole before tensor ") +
+          entry.tensor.name + ": it begins at " + std::to_string(entry.begin) + ", expected " +
+          std::to_string(at));
     }
-    at += t->bytes;
+    at += entry.tensor.bytes;
   }
   if (at != buffer_bytes) {
     refuse("has " + std::to_string(buffer_bytes) + " bytes of data, its tensors take " +
@@ -220,41 +249,24 @@ void SafetensorsFile::check_tiling(size_t buffer_bytes) const {
   }
 }
 
-void SafetensorsFile::place(const unsigned char* buffer) {
-  for (auto& [name, t] : tensors_) {
-    const unsigned char* p = buffer + begins_.at(name);
-    if (reinterpret_cast<uintptr_t>(p) % dtype_size(t.dtype) != 0 && t.bytes > 0) {
-      aligned_copies_.emplace_back(t.bytes, path_ + ": tensor " + name);
-      std::memcpy(aligned_copies_.back().data(), p, t.bytes);
-      t.data = aligned_copies_.back().data();
-    } else {
-      t.data = p;
-    }
+void SafetensorsFile::place(Entry& entry, const unsigned char* buffer) {
+  Tensor& t = entry.tensor;
+  const unsigned char* p = buffer + entry.begin;
+  t.data = p;
+  if (reinterpret_cast<uintptr_t>(p) % dtype_size(t.dtype) != 0 && t.bytes > 0) {
+    aligned_copies_.emplace_back(t.bytes, path() + ": tensor " + t.name);
+    std::memcpy(aligned_copies_.back().data(), p, t.bytes);
+    t.data = aligned_copies_.back().data();
   }
+  insert(std::move(t));
 }
 
-const SafetensorsFile::Tensor& SafetensorsFile::tensor(const std::string& name) const {
-  const auto it = tensors_.find(name);
-  if (it != tensors_.end()) return it->second;
-  const std::string* nearest = nullptr;
-  size_t best = 0;
-  for (const auto& [other, t] : tensors_) {
-    const size_t shared = common_prefix(name, other);
-    if (nearest == nullptr || shared > best) nearest = &other, best = shared;
-  }
-  throw environment_error(
-      "safetensors",
-      path_ + " has no tensor " + name + " among its " + std::to_string(tensors_.size()),
-      nearest != nullptr ? "the nearest name is " + *nearest : "");
-}
-
-void SafetensorsWriter::add(const std::string& name, DType dtype, const std::vector<int64_t>& shape,
-                            const void* data) {
-  const auto bytes = tensor_bytes(dtype, shape);
-  HEDDLE_CHECK(bytes.has_value(), "tensor " + name + " has the shape " + shape_text(shape));
-  HEDDLE_CHECK(name != "__metadata__", "a tensor cannot have this name");
-  const bool is_new = items_.emplace(name, Item{name, dtype, shape, data, *bytes}).second;
-  HEDDLE_CHECK(is_new, "tensor " + name + " was added twice");
+void SafetensorsWriter::add(const NamedTensor& tensor) {
+  const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
+  HEDDLE_CHECK(bytes.has_value(), tensor.name + " has the shape " + shape_text(tensor.shape));
+  HEDDLE_CHECK(tensor.name != "__metadata__", "a tensor cannot have this name");
+  const bool is_new = items_.emplace(tensor.name, Item{tensor, *bytes}).second;
+  HEDDLE_CHECK(is_new, "tensor " + tensor.name + " was added twice");
 }
 
 std::string SafetensorsWriter::header(const std::vector<const Item*>& order) const {
@@ -267,10 +279,10 @@ std::string SafetensorsWriter::header(const std::vector<const Item*>& order) con
   uint64_t at = 0;
   for (const Item* item : order) {
     json::object entry;
-    entry["dtype"] = dtype_name(item->dtype);
-    entry["shape"] = json::array(item->shape.begin(), item->shape.end());
+    entry["dtype"] = dtype_name(item->tensor.dtype);
+    entry["shape"] = json::array(item->tensor.shape.begin(), item->tensor.shape.end());
     entry["data_offsets"] = json::array{at, at + item->bytes};
-    root[item->name] = std::move(entry);
+    root[item->tensor.name] = std::move(entry);
     at += item->bytes;
   }
   std::string text = json::serialize(root);
@@ -282,7 +294,7 @@ SafetensorsWriter::Written SafetensorsWriter::write(const std::string& path) con
   std::vector<const Item*> order;
   for (const auto& [name, item] : items_) order.push_back(&item);
   std::stable_sort(order.begin(), order.end(), [](const Item* a, const Item* b) {
-    return dtype_size(a->dtype) > dtype_size(b->dtype);
+    return dtype_size(a->tensor.dtype) > dtype_size(b->tensor.dtype);
   });
   const std::string text = header(order);
   HEDDLE_CHECK(text.size() <= kMaxHeader, "safetensors header of " + path + " is too large");
@@ -298,8 +310,9 @@ SafetensorsWriter::Written SafetensorsWriter::write(const std::string& path) con
   put(&header_bytes, kPrefix);
   put(text.data(), text.size());
   for (const Item* item : order) {
-    if (item->bytes > 0) put(item->data, item->bytes);
-    written.tensor_crc32c[item->name] = crc32c(item->data, item->bytes);
+    const void* data = item->tensor.data;
+    if (item->bytes > 0) put(data, item->bytes);
+    written.tensor_crc32c[item->tensor.name] = crc32c(data, item->bytes);
   }
   out->close();
   return written;

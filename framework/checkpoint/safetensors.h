@@ -6,31 +6,38 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "framework/core/buffer.h"
 #include "framework/core/dtype.h"
 #include "framework/core/file.h"
+#include "framework/core/json.h"
 
 namespace heddle {
 
 // "[320, 64]", for messages.
 std::string shape_text(const std::vector<int64_t>& shape);
 
-// A file opened for reading, checked in full before the constructor returns: header bounds, JSON,
-// duplicate names, dtypes, shapes against byte ranges, and that the ranges tile the buffer. Throws
-// heddle::Error (environment) naming file, tensor, what was got and what was expected.
-class SafetensorsFile {
+// A tensor somebody else keeps alive: a file that is mapped, or a trainer's buffer.
+struct NamedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  DType dtype = DType::kF32;
+  const void* data = nullptr;
+};
+
+// Tensors by name, and where they came from for messages.
+class TensorSet {
  public:
   struct Tensor {
     std::string name;
     std::string file;  // for messages
     DType dtype = DType::kF32;
     std::vector<int64_t> shape;
-    const void* data = nullptr;  // lives as long as the file object; aligned to its element
+    const void* data = nullptr;  // aligned to its element
     size_t bytes = 0;
 
     int64_t numel() const { return static_cast<int64_t>(bytes / dtype_size(dtype)); }
@@ -42,25 +49,45 @@ class SafetensorsFile {
     void expect_shape(const std::vector<int64_t>& want) const;
   };
 
-  explicit SafetensorsFile(const std::string& path);
+  explicit TensorSet(std::string source) : source_(std::move(source)) {}
 
-  const std::string& path() const { return path_; }
+  const std::string& source() const { return source_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const { return tensors_.contains(name); }
-  // Throws when there is no such tensor, naming the nearest ones that exist.
+  // Throws when there is no such tensor, naming the nearest one that exists.
   const Tensor& tensor(const std::string& name) const;
+
+  // Throws when a name is taken already.
+  void insert(Tensor tensor);
+
+ private:
+  std::string source_;  // a file or a checkpoint folder
+  std::map<std::string, Tensor> tensors_;
+};
+
+// A file opened for reading, checked in full before the constructor returns: header bounds, JSON,
+// duplicate names, dtypes, shapes against byte ranges, and that the ranges tile the buffer. Throws
+// heddle::Error (environment) naming file, tensor, what was got and what was expected. The tensors'
+// data live as long as the file object.
+class SafetensorsFile : public TensorSet {
+ public:
+  explicit SafetensorsFile(const std::string& path);
+
+  const std::string& path() const { return source(); }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
-  void parse_header(std::string_view text, size_t buffer_bytes);
-  void check_tiling(size_t buffer_bytes) const;
-  void place(const unsigned char* buffer);
+  struct Entry {
+    Tensor tensor;
+    size_t begin;  // byte offset in the buffer
+  };
+  std::vector<Entry> parse_header(std::string_view text, size_t buffer_bytes);
+  Entry parse_entry(const std::string& name, const json::object& fields, size_t buffer_bytes) const;
+  void check_tiling(std::vector<Entry>& entries, size_t buffer_bytes) const;
+  void place(Entry& entry, const unsigned char* buffer);
   [[noreturn]] void refuse(const std::string& what) const;
 
-  std::string path_;
   MappedFile file_;
-  std::map<std::string, Tensor> tensors_;
-  std::map<std::string, size_t> begins_;  // byte offset in the buffer
   std::map<std::string, std::string> metadata_;
   std::vector<HostBuffer> aligned_copies_;  // tensors that the file stores off their alignment
 };
@@ -76,8 +103,7 @@ class SafetensorsWriter {
   };
 
   // `data` must stay valid until write() has returned. Names must be new and not "__metadata__".
-  void add(const std::string& name, DType dtype, const std::vector<int64_t>& shape,
-           const void* data);
+  void add(const NamedTensor& tensor);
   void set_metadata(const std::string& key, const std::string& value) { metadata_[key] = value; }
 
   // Creates `path` through file_system() and makes it durable.
@@ -85,10 +111,7 @@ class SafetensorsWriter {
 
  private:
   struct Item {
-    std::string name;
-    DType dtype;
-    std::vector<int64_t> shape;
-    const void* data;
+    NamedTensor tensor;
     size_t bytes;
   };
   std::string header(const std::vector<const Item*>& order) const;

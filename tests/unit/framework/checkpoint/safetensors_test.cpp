@@ -69,7 +69,7 @@ const char* const kVector =
 TEST_F(SafetensorsTest, WriterReproducesThePublishedBytes) {
   const float x[] = {1.0f, -2.0f};
   SafetensorsWriter writer;
-  writer.add("x", DType::kF32, {2}, x);
+  writer.add({"x", {2}, DType::kF32, x});
   const auto written = writer.write(path_);
   const std::string bytes = get();
   EXPECT_EQ(bytes, from_hex(kVector));
@@ -96,15 +96,15 @@ TEST_F(SafetensorsTest, RoundTripOfEveryDTypeShapeAndMetadata) {
   const int64_t i64[] = {1, -(int64_t{1} << 40)};
   const unsigned char u8[] = {1, 2, 3};
   SafetensorsWriter writer;
-  writer.add("u", DType::kU8, {3}, u8);
-  writer.add("b", DType::kF32, {2, 3}, f32);
-  writer.add("a", DType::kF32, {}, f32 + 4);
-  writer.add("h", DType::kF16, {3}, half);
-  writer.add("bf", DType::kBF16, {2, 1}, bf);
-  writer.add("i", DType::kI32, {1}, i32);
-  writer.add("l", DType::kI64, {2}, i64);
-  writer.add("d", DType::kF64, {2}, f64);
-  writer.add("none", DType::kF32, {0, 5}, nullptr);
+  writer.add({"u", {3}, DType::kU8, u8});
+  writer.add({"b", {2, 3}, DType::kF32, f32});
+  writer.add({"a", {}, DType::kF32, f32 + 4});
+  writer.add({"h", {3}, DType::kF16, half});
+  writer.add({"bf", {2, 1}, DType::kBF16, bf});
+  writer.add({"i", {1}, DType::kI32, i32});
+  writer.add({"l", {2}, DType::kI64, i64});
+  writer.add({"d", {2}, DType::kF64, f64});
+  writer.add({"none", {0, 5}, DType::kF32, nullptr});
   writer.set_metadata("format", "pt");
   writer.set_metadata("quote", "a\"b\\\n");
   const auto written = writer.write(path_);
@@ -132,11 +132,11 @@ TEST_F(SafetensorsTest, RoundTripOfEveryDTypeShapeAndMetadata) {
 TEST_F(SafetensorsTest, WriterOrdersByElementSizeThenName) {
   const char data[64] = {};
   SafetensorsWriter writer;
-  writer.add("z", DType::kI64, {1}, data);
-  writer.add("c", DType::kU8, {1}, data);
-  writer.add("b", DType::kF32, {1}, data);
-  writer.add("a", DType::kF32, {1}, data);
-  writer.add("d", DType::kBF16, {1}, data);
+  writer.add({"z", {1}, DType::kI64, data});
+  writer.add({"c", {1}, DType::kU8, data});
+  writer.add({"b", {1}, DType::kF32, data});
+  writer.add({"a", {1}, DType::kF32, data});
+  writer.add({"d", {1}, DType::kBF16, data});
   writer.write(path_);
   const std::string text = get();
   size_t last = 0;
@@ -155,7 +155,7 @@ TEST_F(SafetensorsTest, EveryHalfConvertsToItsExactValue) {
   std::vector<uint16_t> all(65536);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
   SafetensorsWriter writer;
-  writer.add("h", DType::kF16, {65536}, all.data());
+  writer.add({"h", {65536}, DType::kF16, all.data()});
   writer.write(path_);
   const auto values = SafetensorsFile(path_).tensor("h").to_f32();
   for (size_t i = 0; i < all.size(); ++i) {
@@ -268,7 +268,7 @@ TEST_F(SafetensorsTest, MissingTensorNamesTheNearest) {
 TEST_F(SafetensorsTest, WrongDTypeIsNamed) {
   const int32_t i[] = {1};
   SafetensorsWriter writer;
-  writer.add("i", DType::kI32, {1}, i);
+  writer.add({"i", {1}, DType::kI32, i});
   writer.write(path_);
   const SafetensorsFile file(path_);
   EXPECT_THROW(file.tensor("i").f32(), Error);
@@ -290,8 +290,8 @@ TEST_F(SafetensorsTest, BitFlipsNeverCrash) {
   const float f[] = {1, 2, 3};
   const unsigned char u[] = {9, 8, 7, 6, 5};
   SafetensorsWriter writer;
-  writer.add("w", DType::kF32, {3, 1}, f);
-  writer.add("b", DType::kU8, {5}, u);
+  writer.add({"w", {3, 1}, DType::kF32, f});
+  writer.add({"b", {5}, DType::kU8, u});
   const size_t size = writer.write(path_).bytes;
   std::string whole = get();
   std::fstream file_bytes(path_, std::ios::binary | std::ios::in | std::ios::out);
