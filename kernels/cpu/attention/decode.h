@@ -1,0 +1,264 @@
+// Decode: the newest q_len tokens of each batch row against a cache of kv_len[b] tokens.
+//
+// Few queries and many keys: bound by the stream of K and V, which all query rows (head of the
+// group, token) of a kv head share while a chunk of keys is in L1. A task is (batch row, kv head,
+// split of the keys); there are several splits only when there are few pairs, and then a second
+// phase merges them in order. Each row visits exactly the keys it sees, so what lies outside the
+// window or past kv_len is never read for it. From kLanes query tokens on the forward kernel,
+// which works by lanes of queries, does the same job faster.
+#pragma once
+
+#include "kernels/cpu/attention/forward.h"
+
+namespace heddle::kernels::cpu::HEDDLE_ISA {
+
+inline constexpr int64_t kDecodeKeys = 64;   // keys of a chunk
+inline constexpr int64_t kDecodeTasks = 16;  // (pair, split) tasks wanted at least
+inline constexpr int64_t kMinKeysOfSplit = 128;
+
+struct DecodePlan {
+  int64_t group, rows, dim, padded_dim, pairs, splits;
+
+  HEDDLE_INLINE explicit DecodePlan(const AttentionProblem& p) {
+    group = p.n_head / p.n_kv_head;
+    rows = group * p.q_len;
+    dim = p.head_dim;
+    padded_dim = round_up(dim, kLanes);
+    pairs = p.batch * p.n_kv_head;
+    const bool windowed = p.window_left >= 0 && p.causal;
+    const int64_t most_keys = windowed ? min_i64(p.k_len, p.window_left + p.q_len) : p.k_len;
+    const int64_t useful = max_i64(1, ceil_div(most_keys, kMinKeysOfSplit));
+    splits = clamp_i64(kDecodeTasks / max_i64(1, pairs), 1, useful);
+  }
+  // Per row: unnormalised output, then its maximum and its sum.
+  HEDDLE_INLINE int64_t row_floats() const { return padded_dim + kLanes; }
+  HEDDLE_INLINE int64_t partial_floats() const { return rows * row_floats(); }
+};
+
+inline bool decodes_by_panels(const AttentionProblem& p) {
+  return p.q_len >= kLanes;
+}
+
+// The forward problem that batch row b poses.
+inline AttentionProblem forward_problem_of_row(const AttentionProblem& p, int64_t kv_len) {
+  AttentionProblem row = p;
+  row.k_len = kv_len;
+  row.q_pos0 = kv_len - p.q_len;
+  row.k_pos0 = 0;
+  return row;
+}
+
+inline Launch plan_decode(const AttentionProblem& p) {
+  if (decodes_by_panels(p)) return plan_forward(p);
+  const DecodePlan plan(p);
+  Launch launch;
+  launch.tasks[0] = plan.pairs * plan.splits;
+  launch.worker_bytes =
+      static_cast<size_t>(Carver::bytes(plan.rows * plan.padded_dim) +
+                          Carver::bytes(plan.partial_floats()) + Carver::bytes(kDecodeKeys));
+  if (plan.splits > 1) {
+    launch.phases = 2;
+    launch.tasks[1] = plan.pairs;
+    launch.shared_bytes =
+        static_cast<size_t>(plan.pairs * plan.splits * Carver::bytes(plan.partial_floats()));
+  }
+  return launch;
+}
+
+inline float exp2_of(float x) {
+  return exp2(splat(x))[0];
+}
+
+class DecodeTask {
+ public:
+  DecodeTask(const AttentionProblem& p, const DecodeArgs& args, int64_t pair)
+      : p_(p), args_(args), plan_(p) {
+    batch_ = pair / p.n_kv_head;
+    kv_head_ = pair % p.n_kv_head;
+    const int64_t kv_len = args.kv_len[batch_];
+    mask_ = {p.q_len, kv_len, kv_len - p.q_len, 0, p.window_left, p.causal};
+  }
+
+  void attend_split(int64_t split, void* worker, float* partial) {
+    Carver carve(worker);
+    q_ = carve.floats(plan_.rows * plan_.padded_dim);
+    float* own = carve.floats(plan_.partial_floats());
+    p_of_chunk_ = carve.floats(kDecodeKeys);
+    rows_ = partial ? partial : own;
+    begin_rows();
+    const Range all = keys_of_queries(mask_, {0, p_.q_len});
+    const int64_t step = round_up(ceil_div(all.size(), plan_.splits), kLanes);
+    const Range keys = intersect(all, {all.begin + split * step, all.begin + (split + 1) * step});
+    for (int64_t j = keys.begin; j < keys.end; j += kDecodeKeys) {
+      const Range chunk{j, min_i64(j + kDecodeKeys, keys.end)};
+      for (int64_t r = 0; r < plan_.rows; ++r) {
+        const Range seen = intersect(chunk, keys_of_query(mask_, r % p_.q_len));
+        if (!seen.empty()) attend(r, seen);
+      }
+    }
+    if (!partial) {
+      for (int64_t r = 0; r < plan_.rows; ++r) write_row(r, row(rows_, r));
+    }
+  }
+
+  // Merges the splits of all rows; the first partial receives the sum.
+  void merge(float* partials, int64_t stride) {
+    for (int64_t r = 0; r < plan_.rows; ++r) {
+      float* total = row(partials, r);
+      float top = -__builtin_inff();
+      for (int64_t s = 0; s < plan_.splits; ++s) {
+        const float other = row(partials + s * stride, r)[plan_.padded_dim];
+        if (!(other <= top)) top = other;
+      }
+      const float zero = top == -__builtin_inff() ? 0.0f : top;
+      for (int64_t s = 0; s < plan_.splits; ++s) {
+        const float* part = row(partials + s * stride, r);
+        const Vec weight = splat(exp2_of(part[plan_.padded_dim] - zero));
+        const float sum = part[plan_.padded_dim + 1] * weight[0];
+        total[plan_.padded_dim + 1] = s == 0 ? sum : total[plan_.padded_dim + 1] + sum;
+        for (int64_t d = 0; d < plan_.padded_dim; d += kLanes) {
+          const Vec x = load(part + d) * weight;
+          store(total + d, s == 0 ? x : load(total + d) + x);
+        }
+      }
+      total[plan_.padded_dim] = top;
+      write_row(r, total);
+    }
+  }
+
+ private:
+  float* row(float* rows, int64_t r) const { return rows + r * plan_.row_floats(); }
+  int64_t query_row(const TensorStrides& s, int64_t r) const {
+    const int64_t head = kv_head_ * plan_.group + r / p_.q_len;
+    return batch_ * s.batch + (r % p_.q_len) * s.token + head * s.head;
+  }
+  const float* key_row(const float* base, const TensorStrides& s, int64_t j) const {
+    return base + batch_ * s.batch + j * s.token + kv_head_ * s.head;
+  }
+
+  void begin_rows() {
+    for (int64_t r = 0; r < plan_.rows; ++r) {
+      const float* q = args_.q + query_row(p_.q, r);
+      for (int64_t d = 0; d < plan_.padded_dim; ++d) {
+        q_[r * plan_.padded_dim + d] = d < plan_.dim ? q[d] * p_.scale * kLog2E : 0.0f;
+      }
+      float* out = row(rows_, r);
+      for (int64_t d = 0; d < plan_.row_floats(); ++d) out[d] = 0.0f;
+      out[plan_.padded_dim] = -__builtin_inff();
+    }
+  }
+
+  // Adds the keys of one chunk to row r.
+  void attend(int64_t r, Range keys) {
+    float* out = row(rows_, r);
+    float* p = p_of_chunk_;
+    score(q_ + r * plan_.padded_dim, keys, p);
+    const int64_t padded = round_up(keys.size(), kLanes);
+    for (int64_t j = keys.size(); j < padded; ++j) p[j] = -__builtin_inff();
+
+    Vec tops = load(p);
+    for (int64_t j = kLanes; j < padded; j += kLanes) tops = max(load(p + j), tops);
+    float& top = out[plan_.padded_dim];
+    const float old_top = top;
+    for (int lane = 0; lane < kLanes; ++lane) top = tops[lane] > top ? tops[lane] : top;
+    const float zero = top == -__builtin_inff() ? 0.0f : top;
+
+    // The padding's 2^-125 is below the last bit of a sum that holds the maximum's 1.
+    Vec sums = {};
+    for (int64_t j = 0; j < padded; j += kLanes) {
+      const Vec x = exp2(load(p + j) - splat(zero));
+      store(p + j, x);
+      sums += x;
+    }
+    const float shrink = exp2_of(old_top - zero);
+    float& sum = out[plan_.padded_dim + 1];
+    sum = sum * shrink + horizontal_sum(sums);
+    accumulate(keys, p, shrink, out);
+  }
+
+  // p[j] = q . k[j], four keys at a time.
+  void score(const float* q, Range keys, float* p) const {
+    for (int64_t j = keys.begin; j < keys.end; j += 4) {
+      const float* k[4];
+      for (int64_t n = 0; n < 4; ++n) k[n] = key_row(args_.k, p_.k, min_i64(j + n, keys.end - 1));
+      Vec sum[4] = {};
+      int64_t d = 0;
+      for (; d + kLanes <= plan_.dim; d += kLanes) {
+        const Vec x = load(q + d);
+        HEDDLE_UNROLL
+        for (int n = 0; n < 4; ++n) sum[n] += x * load(k[n] + d);
+      }
+      Quad scores = horizontal_sums(sum[0], sum[1], sum[2], sum[3]);
+      for (; d < plan_.dim; ++d) {
+        scores += Quad{k[0][d], k[1][d], k[2][d], k[3][d]} * (q[d] - Quad{});
+      }
+      store_quad(p + (j - keys.begin), scores);  // kDecodeKeys is a multiple of 4
+    }
+  }
+
+  // out = shrink * out + sum_j p[j] v[j]
+  void accumulate(Range keys, const float* p, float shrink, float* out) const {
+    const float* v = key_row(args_.v, p_.v, keys.begin);
+    const auto strip = [&]<int NV>(int64_t d) __attribute__((always_inline)) {
+      Vec scale[NV];
+      HEDDLE_UNROLL
+      for (int n = 0; n < NV; ++n) scale[n] = splat(shrink);
+      Tile<1, NV> tile;
+      tile.load_scaled(out + d, 0, scale);
+      tile.rows_x_panel(p, 0, v + d, p_.v.token, keys.size());
+      tile.store_to(out + d, 0);
+    };
+    int64_t d = 0;
+    for (; d + 8 * kLanes <= plan_.dim; d += 8 * kLanes) strip.template operator()<8>(d);
+    for (; d + 4 * kLanes <= plan_.dim; d += 4 * kLanes) strip.template operator()<4>(d);
+    for (; d + kLanes <= plan_.dim; d += kLanes) strip.template operator()<1>(d);
+    for (; d < plan_.dim; ++d) {
+      float x = out[d] * shrink;
+      for (int64_t j = 0; j < keys.size(); ++j) x += p[j] * v[j * p_.v.token + d];
+      out[d] = x;
+    }
+  }
+
+  void write_row(int64_t r, const float* state) const {
+    const float top = state[plan_.padded_dim], sum = state[plan_.padded_dim + 1];
+    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    float* out = args_.out + query_row(p_.out, r);
+    for (int64_t d = 0; d < plan_.dim; ++d) out[d] = state[d] * inverse;
+    if (!args_.lse) return;
+    const int64_t head = kv_head_ * plan_.group + r / p_.q_len;
+    args_.lse[batch_ * p_.lse_stride_batch + head * p_.lse_stride_head + r % p_.q_len] =
+        sum == 0.0f ? -__builtin_inff() : top * kLn2 + __builtin_logf(sum);
+  }
+
+  const AttentionProblem& p_;
+  const DecodeArgs& args_;
+  const DecodePlan plan_;
+  int64_t batch_, kv_head_;
+  AttentionMask mask_;
+  float* q_ = nullptr;           // (rows, padded D), scaled for base-2 scores
+  float* rows_ = nullptr;        // (rows, row_floats): output, maximum, sum
+  float* p_of_chunk_ = nullptr;  // (kDecodeKeys)
+};
+
+inline void run_decode(const AttentionProblem& p, const DecodeArgs& args,
+                       const TaskContext& context) {
+  if (decodes_by_panels(p)) {
+    const int64_t b = context.task % (p.batch * p.n_kv_head) / p.n_kv_head;
+    const AttentionProblem row = forward_problem_of_row(p, args.kv_len[b]);
+    run_forward(row, {args.q, args.k, args.v, args.out, args.lse}, context);
+    return;
+  }
+  const DecodePlan plan(p);
+  const int64_t partial_floats = Carver::bytes(plan.partial_floats()) / 4;
+  float* shared = static_cast<float*>(context.shared);
+  if (context.phase == 1) {
+    DecodeTask(p, args, context.task)
+        .merge(shared + context.task * plan.splits * partial_floats, partial_floats);
+    return;
+  }
+  const int64_t pair = context.task / plan.splits, split = context.task % plan.splits;
+  float* partial = plan.splits > 1 ? shared + context.task * partial_floats : nullptr;
+  DecodeTask(p, args, pair).attend_split(split, context.worker, partial);
+}
+
+}  // namespace heddle::kernels::cpu::HEDDLE_ISA
