@@ -1,0 +1,158 @@
+// What every communicator with several ranks must do; called by all ranks with a communicator each.
+// Values are functions of (rank, index), so that each rank computes the right answer by itself.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "framework/comm/communicator.h"
+
+namespace heddle::testing {
+
+// Needs all its bits, differs wildly in size between ranks: any other order of summation shows.
+template <class T>
+T awkward(int rank, int64_t i) {
+  const double value = std::sin(1.0 + 3.7 * rank + 0.01 * static_cast<double>(i));
+  return static_cast<T>(std::ldexp(value, static_cast<int>((7 * rank + i) % 23)));
+}
+
+template <class T>
+T rank_order_sum(int world, int64_t i) {
+  T sum = awkward<T>(0, i);
+  for (int r = 1; r < world; ++r) sum += awkward<T>(r, i);
+  return sum;
+}
+
+template <class T>
+std::vector<T> awkward_buffer(int rank, int64_t n) {
+  std::vector<T> x(n);
+  for (int64_t i = 0; i < n; ++i) x[i] = awkward<T>(rank, i);
+  return x;
+}
+
+// Splits with uneven, zero and all-in-one pieces.
+inline std::vector<std::vector<int64_t>> count_tables(int world) {
+  std::vector<std::vector<int64_t>> tables(5);
+  for (int r = 0; r < world; ++r) {
+    tables[0].push_back(4);
+    tables[1].push_back(3 * r + 1);
+    tables[2].push_back(r % 2 == 0 ? 0 : 17);
+    tables[3].push_back(r == world - 1 ? 1000 : 0);
+    tables[4].push_back(0);
+  }
+  tables.push_back(even_counts(20011, world));
+  return tables;
+}
+
+template <class T>
+void check_reduce_scatter(Communicator& comm) {
+  for (const auto& counts : count_tables(comm.world_size())) {
+    int64_t total = 0, own_begin = 0, own_end = 0;
+    for (int r = 0; r < comm.world_size(); ++r) {
+      if (r == comm.rank()) own_begin = total;
+      total += counts[r];
+      if (r == comm.rank()) own_end = total;
+    }
+    auto x = awkward_buffer<T>(comm.rank(), total);
+    comm.reduce_scatter_sum(std::span<T>(x), counts);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < total; ++i) {
+      const bool own = i >= own_begin && i < own_end;
+      const T want = own ? rank_order_sum<T>(comm.world_size(), i) : awkward<T>(comm.rank(), i);
+      wrong += std::memcmp(&x[i], &want, sizeof(T)) != 0;
+    }
+    EXPECT_EQ(wrong, 0) << "of " << total << " on rank " << comm.rank();
+  }
+}
+
+template <class T>
+void check_all_reduce(Communicator& comm) {
+  for (const int64_t n : {0, 1, 2, 7, 1000, 20011}) {
+    auto x = awkward_buffer<T>(comm.rank(), n);
+    comm.all_reduce_sum(std::span<T>(x));
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const T want = rank_order_sum<T>(comm.world_size(), i);
+      wrong += std::memcmp(&x[i], &want, sizeof(T)) != 0;
+    }
+    EXPECT_EQ(wrong, 0) << "of " << n << " on rank " << comm.rank();
+  }
+}
+
+template <class T>
+void check_all_gather(Communicator& comm) {
+  for (const auto& counts : count_tables(comm.world_size())) {
+    std::vector<T> x, want;
+    for (int r = 0; r < comm.world_size(); ++r) {
+      for (int64_t i = 0; i < counts[r]; ++i) {
+        want.push_back(awkward<T>(r, i));
+        x.push_back(r == comm.rank() ? awkward<T>(r, i) : T{-1});
+      }
+    }
+    comm.all_gather(std::span<T>(x), counts);
+    EXPECT_EQ(x, want) << "on rank " << comm.rank();
+  }
+}
+
+// Every place of the buffer says which rank and index it came from: one byte out of place shows.
+inline void check_integer_pattern(Communicator& comm) {
+  const int world = comm.world_size();
+  const auto counts = even_counts(10007, world);
+  std::vector<double> x(10007);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(i * 1000 + comm.rank());
+  comm.reduce_scatter_sum(std::span<double>(x), counts);
+  comm.all_gather(std::span<double>(x), counts);
+  int64_t wrong = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    wrong += x[i] != static_cast<double>(world * i * 1000 + world * (world - 1) / 2);
+  }
+  EXPECT_EQ(wrong, 0) << "on rank " << comm.rank();
+}
+
+inline void check_broadcast(Communicator& comm) {
+  for (int root = 0; root < comm.world_size(); ++root) {
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{33}, size_t{5000}}) {
+      const std::string want(size, static_cast<char>('a' + root));
+      std::string text = comm.rank() == root ? want : "something else of another length";
+      comm.broadcast(&text, root);
+      EXPECT_EQ(text, want) << "on rank " << comm.rank();
+    }
+  }
+}
+
+inline void check_single_values(Communicator& comm) {
+  const int world = comm.world_size(), rank = comm.rank();
+  EXPECT_EQ(comm.all_reduce_sum(int64_t{1} << rank), (int64_t{1} << world) - 1);
+  EXPECT_EQ(comm.all_reduce_max(int64_t{-5} - rank), -5);
+  EXPECT_EQ(comm.all_reduce_max(std::numeric_limits<int64_t>::min() + rank),
+            std::numeric_limits<int64_t>::min() + world - 1);
+  double sum = awkward<double>(0, 3);
+  for (int r = 1; r < world; ++r) sum += awkward<double>(r, 3);
+  EXPECT_EQ(comm.all_reduce_sum(awkward<double>(rank, 3)), sum);
+  EXPECT_EQ(comm.all_reduce_max(rank == 0 ? 2.5 : -1.0), 2.5);
+  EXPECT_TRUE(std::isnan(comm.all_reduce_max(rank == world - 1 ? std::nan("") : 7.0)));
+
+  const auto texts = comm.all_gather_strings(std::string(rank * 3, 'x') + std::to_string(rank));
+  ASSERT_EQ(texts.size(), static_cast<size_t>(world));
+  for (int r = 0; r < world; ++r) EXPECT_EQ(texts[r], std::string(r * 3, 'x') + std::to_string(r));
+}
+
+inline void check_collectives(Communicator& comm) {
+  check_reduce_scatter<float>(comm);
+  check_reduce_scatter<double>(comm);
+  check_all_reduce<float>(comm);
+  check_all_reduce<double>(comm);
+  check_all_gather<float>(comm);
+  check_all_gather<double>(comm);
+  check_integer_pattern(comm);
+  check_broadcast(comm);
+  check_single_values(comm);
+  comm.barrier();
+}
+
+}  // namespace heddle::testing
