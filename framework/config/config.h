@@ -18,6 +18,8 @@ using Auto = std::optional<T>;
 struct WindowPattern {
   std::string letters = "SSSL";
   std::vector<int64_t> windows;  // used when not empty
+
+  bool operator==(const WindowPattern&) const = default;
 };
 
 struct ModelConfig {
@@ -40,11 +42,15 @@ struct ModelConfig {
 
   int64_t head_dim() const { return n_embd / n_head; }
   int64_t kv_heads() const { return n_kv_head.value_or(n_head); }
+
+  bool operator==(const ModelConfig&) const = default;
 };
 
 struct AttentionConfig {
   std::string backend = "auto";
   std::vector<std::string> plugin_path;
+
+  bool operator==(const AttentionConfig&) const = default;
 };
 
 struct DataConfig {
@@ -55,6 +61,8 @@ struct DataConfig {
   std::string document = "file";  // file | paragraph
   std::string cache_dir = "auto";
   int64_t seed = 1;
+
+  bool operator==(const DataConfig&) const = default;
 };
 
 struct TrainConfig {
@@ -70,6 +78,8 @@ struct TrainConfig {
   std::string resume = "never";  // never | auto | a checkpoint folder
   std::string init_from;         // safetensors file or checkpoint folder with initial weights
   Auto<double> peak_flops;       // auto: measured at start
+
+  bool operator==(const TrainConfig&) const = default;
 };
 
 struct OptimConfig {
@@ -93,22 +103,30 @@ struct OptimConfig {
   double adamw_eps = 1e-8;
   double grad_clip = 0.0;  // 0: off
   bool batch_scaling = false;
+
+  bool operator==(const OptimConfig&) const = default;
 };
 
 struct DistConfig {
   std::string backend = "auto";  // auto | self | mpi
+
+  bool operator==(const DistConfig&) const = default;
 };
 
 struct CheckpointConfig {
   int64_t every = 0;  // steps; 0: only at the end
   int64_t keep = 2;
   bool at_end = true;
+
+  bool operator==(const CheckpointConfig&) const = default;
 };
 
 struct LogConfig {
   std::string name = "run";
   std::string dir = "runs";
   int64_t every = 10;
+
+  bool operator==(const LogConfig&) const = default;
 };
 
 struct Config {
@@ -120,6 +138,8 @@ struct Config {
   DistConfig dist;
   CheckpointConfig checkpoint;
   LogConfig log;
+
+  bool operator==(const Config&) const = default;
 };
 
 }  // namespace heddle

@@ -15,31 +15,44 @@
 namespace heddle {
 
 // Limits of one field. Numbers: min <= value <= max. Strings: one of `choices`, where an entry in
-// angle brackets ("<name>", "<path>") stands for free text.
+// angle brackets stands for free text: "<path>" is not empty, "<name>" can also name a folder.
 struct Rule {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   std::vector<std::string_view> choices = {};
   bool above_min = false;  // min itself is not allowed
+  bool below_max = false;  // max itself is not allowed
 };
 
-inline Rule at_least(double min) { return {.min = min}; }
-inline Rule above(double min) { return {.min = min, .above_min = true}; }
-inline Rule between(double min, double max) { return {.min = min, .max = max}; }
+inline Rule at_least(double min) {
+  return {.min = min};
+}
+inline Rule above(double min) {
+  return {.min = min, .above_min = true};
+}
+inline Rule between(double min, double max) {
+  return {.min = min, .max = max};
+}
+inline Rule from_to_below(double min, double max) {
+  return {.min = min, .max = max, .below_max = true};
+}
 inline Rule one_of(std::vector<std::string_view> choices) {
   return {.choices = std::move(choices)};
 }
-inline Rule any() { return {}; }
+inline Rule any() {
+  return {};
+}
 
 template <class V>
 void visit_fields(ModelConfig& c, V& v) {
-  v.field("n_layer", c.n_layer, at_least(1), "transformer blocks");
-  v.field("n_head", c.n_head, at_least(1), "query heads");
-  v.field("n_kv_head", c.n_kv_head, at_least(1),
+  v.field("n_layer", c.n_layer, between(1, 10000), "transformer blocks");
+  v.field("n_head", c.n_head, between(1, 65536), "query heads");
+  v.field("n_kv_head", c.n_kv_head, between(1, 65536),
           "key/value heads, a divisor of n_head; auto: n_head");
-  v.field("n_embd", c.n_embd, at_least(1), "width of the residual stream, n_head times head_dim");
-  v.field("sequence_len", c.sequence_len, at_least(2), "tokens of a training sequence");
-  v.field("vocab_size", c.vocab_size, at_least(2), "token ids; auto: the tokenizer's");
+  v.field("n_embd", c.n_embd, between(1, 1 << 24),
+          "width of the residual stream, n_head times head_dim");
+  v.field("sequence_len", c.sequence_len, between(2, 1 << 30), "tokens of a training sequence");
+  v.field("vocab_size", c.vocab_size, between(2, 1 << 30), "token ids; auto: the tokenizer's");
   v.field("window_pattern", c.window_pattern, any(),
           "letters S (quarter of sequence_len, up to a multiple of 128) and L (all) tiled over the "
           "layers, last layer always L; or a list of window_left numbers, one or one per layer");
@@ -66,7 +79,8 @@ template <class V>
 void visit_fields(DataConfig& c, V& v) {
   v.field("kind", c.kind, one_of({"auto", "recall", "text", "jsonl", "tokens"}),
           "what path holds; auto: from its name (.txt, .jsonl, .bin), recall when there is none");
-  v.field("path", c.path, any(), "file, or folder of such files; empty: the embedded recall corpus");
+  v.field("path", c.path, any(),
+          "file, or folder of such files; empty: the embedded recall corpus");
   v.field("val_path", c.val_path, any(), "validation data; empty: the end of path");
   v.field("val_fraction", c.val_fraction, between(0, 0.5),
           "share at the end of path that is kept for validation, when val_path is empty");
@@ -80,16 +94,16 @@ void visit_fields(DataConfig& c, V& v) {
 template <class V>
 void visit_fields(TrainConfig& c, V& v) {
   v.field("num_iterations", c.num_iterations, at_least(0), "optimizer steps");
-  v.field("device_batch_size", c.device_batch_size, at_least(1),
+  v.field("device_batch_size", c.device_batch_size, between(1, 1 << 24),
           "sequences of one micro-step on one rank, at most");
-  v.field("total_batch_size", c.total_batch_size, at_least(1),
+  v.field("total_batch_size", c.total_batch_size, between(1, 1LL << 40),
           "tokens of one optimizer step over all ranks, a multiple of model.sequence_len");
   v.field("eval_every", c.eval_every, at_least(0), "steps between evaluations; 0: only at the end");
   v.field("eval_tokens", c.eval_tokens, at_least(1), "validation tokens of one evaluation");
   v.field("sample_every", c.sample_every, at_least(0),
           "steps between text samples; 0: only at the end");
   v.field("sample_tokens", c.sample_tokens, at_least(0), "tokens of a sample; 0: no samples");
-  v.field("threads", c.threads, at_least(0),
+  v.field("threads", c.threads, between(0, 4096),
           "compute threads of a rank; 0: its processors, shared with the ranks of the same host");
   v.field("seed", c.seed, at_least(0), "seed of the initial weights and of sampling");
   v.field("resume", c.resume, one_of({"never", "auto", "<path>"}),
@@ -111,21 +125,22 @@ void visit_fields(OptimConfig& c, V& v) {
           "base rate of wte; value embeddings use half");
   v.field("scalar_lr", c.scalar_lr, at_least(0), "base rate of the lambdas");
   v.field("matrix_lr", c.matrix_lr, at_least(0), "rate of Muon");
-  v.field("weight_decay", c.weight_decay, at_least(0),
-          "muon: cautious decay of the matrices, falling as a cosine; adamw: decay of all matrices");
+  v.field(
+      "weight_decay", c.weight_decay, at_least(0),
+      "muon: cautious decay of the matrices, falling as a cosine; adamw: decay of all matrices");
   v.field("warmup_steps", c.warmup_steps, at_least(0), "steps over which the rates rise");
   v.field("warmdown_ratio", c.warmdown_ratio, between(0, 1),
           "share of the steps at the end over which the rates fall");
   v.field("final_lr_frac", c.final_lr_frac, between(0, 1), "rate at the end as a share");
-  v.field("muon_momentum_start", c.muon_momentum_start, between(0, 1), "momentum at step 0");
-  v.field("muon_momentum", c.muon_momentum, between(0, 1), "momentum after its warmup");
-  v.field("muon_momentum_final", c.muon_momentum_final, between(0, 1),
+  v.field("muon_momentum_start", c.muon_momentum_start, from_to_below(0, 1), "momentum at step 0");
+  v.field("muon_momentum", c.muon_momentum, from_to_below(0, 1), "momentum after its warmup");
+  v.field("muon_momentum_final", c.muon_momentum_final, from_to_below(0, 1),
           "momentum at the end of the warmdown");
   v.field("muon_momentum_warmup_steps", c.muon_momentum_warmup_steps, at_least(1),
           "steps over which the momentum rises");
   v.field("adamw_lr", c.adamw_lr, at_least(0), "kind adamw: the rate");
-  v.field("adamw_beta1", c.adamw_beta1, between(0, 1), "kind adamw: decay of the mean");
-  v.field("adamw_beta2", c.adamw_beta2, between(0, 1), "kind adamw: decay of the square");
+  v.field("adamw_beta1", c.adamw_beta1, from_to_below(0, 1), "kind adamw: decay of the mean");
+  v.field("adamw_beta2", c.adamw_beta2, from_to_below(0, 1), "kind adamw: decay of the square");
   v.field("adamw_eps", c.adamw_eps, above(0), "kind adamw: added to the root");
   v.field("grad_clip", c.grad_clip, at_least(0), "global gradient norm is cut to this; 0: off");
   v.field("batch_scaling", c.batch_scaling, any(),
