@@ -25,7 +25,7 @@ struct AttentionLayerKind {
 // Column offsets of q, k, v inside one projected (N, row_elements) buffer, or separate buffers
 // (offset 0): what the problem's strides are made of.
 struct AttentionLayout {
-  int64_t q_row = 0, k_row = 0, v_row = 0;        // elements from one token to the next
+  int64_t q_row = 0, k_row = 0, v_row = 0;  // elements from one token to the next
   int64_t out_row = 0;
   int64_t dq_row = 0, dk_row = 0, dv_row = 0, dout_row = 0;
 };
@@ -60,8 +60,8 @@ class AttentionHost {
   // Chooses the backend of every kind for training sequences of q_len = k_len = seq_len. `auto`
   // takes the lowest estimated time of forward + backward; a named backend that cannot serve
   // throws with its reasons. Must precede bind*(). Kinds that are asked for later are refused.
-  virtual void select(const std::vector<AttentionLayerKind>& kinds, int64_t batch,
-                      int64_t seq_len, const AttentionLayout& layout) = 0;
+  virtual void select(const std::vector<AttentionLayerKind>& kinds, int64_t batch, int64_t seq_len,
+                      const AttentionLayout& layout) = 0;
 
   // One printable paragraph per kind: the choice, its kernel and time, and every refusal.
   virtual std::string explain() const = 0;
@@ -81,8 +81,8 @@ class AttentionHost {
   virtual BoundAttention& bind_backward(const AttentionLayerKind& kind, int64_t batch,
                                         int64_t seq_len, const AttentionLayout& layout) = 0;
   // q_len new tokens per row against a cache of `capacity` tokens; cache is (B, capacity, K, D)
-  // contiguous; of the layout only q_row and out_row are used. When the backend of the kind refuses,
-  // another one that accepts is taken, which explain() and the log say.
+  // contiguous; of the layout only q_row and out_row are used. When the backend of the kind
+  // refuses, another one that accepts is taken, which explain() and the log say.
   virtual BoundAttention& bind_decode(const AttentionLayerKind& kind, int64_t batch, int64_t q_len,
                                       int64_t capacity, const AttentionLayout& layout) = 0;
 };
