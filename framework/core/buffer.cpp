@@ -63,8 +63,13 @@ size_t Arena::reserve(std::string name, size_t bytes) {
     best->bytes -= need;
     if (best->bytes == 0) holes_.erase(best);
   } else {
+    // A hole at the very end grows to fit; otherwise the entry goes behind everything.
     offset = size_;
-    size_ += need;
+    if (!holes_.empty() && holes_.back().offset + holes_.back().bytes == size_) {
+      offset = holes_.back().offset;
+      holes_.pop_back();
+    }
+    size_ = offset + need;
   }
   entries_.push_back({std::move(name), offset, bytes});
   return entries_.size() - 1;
@@ -76,7 +81,9 @@ void Arena::release(size_t entry) {
   std::sort(holes_.begin(), holes_.end(),
             [](const Hole& a, const Hole& b) { return a.offset < b.offset; });
   for (size_t i = 0; i + 1 < holes_.size();) {
-    if (holes_[i].offset + holes_[i].bytes == holes_[i + 1].offset) {
+    const size_t end = holes_[i].offset + holes_[i].bytes;
+    HEDDLE_CHECK(end <= holes_[i + 1].offset, "entry " + e.name + " was released twice");
+    if (end == holes_[i + 1].offset) {
       holes_[i].bytes += holes_[i + 1].bytes;
       holes_.erase(holes_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     } else {
