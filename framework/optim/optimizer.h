@@ -1,0 +1,80 @@
+// One update of all parameters: Muon for the matrices inside blocks and AdamW for the rest
+// (optim.kind muon, nanochat's), or AdamW for all. Parameters and gradients are flat buffers of one
+// ParamLayout on a device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/config/config.h"
+#include "framework/device/device.h"
+#include "framework/model/params.h"
+#include "framework/optim/plan.h"
+
+namespace heddle {
+
+// A tensor of the optimizer's state on the device, as checkpoints name it:
+//   adamw.m/NAME, adamw.v/NAME            mean and square, shaped as the parameter
+//   muon.momentum/NAME                    shaped as the parameter
+//   muon.second/NAME                      (rows, 1) or (1, cols)
+struct StateTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  float* data = nullptr;
+};
+
+// What a step uses, for logs.
+struct StepValues {
+  double lr_multiplier = 1.0;
+  double muon_momentum = 0.0;
+  double muon_weight_decay = 0.0;
+};
+
+class Optimizer {
+ public:
+  // num_iterations: length of the run, which the schedules refer to. total_batch_size: tokens of a
+  // step on all ranks. State begins as zeros. `device` must outlive the optimizer.
+  Optimizer(const OptimConfig& config, const ParamLayout& layout, int64_t num_iterations,
+            int64_t total_batch_size, Device& device);
+
+  // Values of an iteration, counted from 0.
+  StepValues values(int64_t iteration) const;
+
+  // Euclidean norm of grad_scale * grads over all parameters, summed in fp64.
+  double grad_norm(const float* grads, float grad_scale);
+  // grad_scale, lowered so that a gradient of norm `norm` is cut to optim.grad_clip.
+  float clipped_scale(float grad_scale, double norm) const;
+
+  // params <- update with grad_scale * grads. The state depends on the number of steps only through
+  // `iteration`, so a resumed run continues by passing the next one. Same bits for every number of
+  // threads. Allocates nothing.
+  void step(int64_t iteration, float* params, const float* grads, float grad_scale);
+
+  // All state in a fixed order.
+  std::vector<StateTensor> state() const;
+
+  const OptimPlan& plan() const { return plan_; }
+
+ private:
+  struct StepInput {
+    int64_t iteration;
+    StepValues values;
+    float* params;
+    const float* grads;
+    float grad_scale;
+  };
+  void step_adamw(const AdamWTask& task, const StepInput& in);
+  void step_muon(const MuonTask& task, int worker, const StepInput& in);
+
+  OptimConfig config_;
+  int64_t num_iterations_;
+  int64_t param_elements_;
+  Device& device_;
+  OptimPlan plan_;
+  DeviceBuffer mean_, square_;      // AdamW
+  DeviceBuffer momentum_, second_;  // Muon
+  DeviceBuffer scratch_;            // Muon, per worker: x, spare, gram, poly
+};
+
+}  // namespace heddle
