@@ -12,8 +12,8 @@ namespace heddle {
 
 struct GenerateOptions {
   int64_t max_tokens = 64;  // per row, prompt not counted
-  SamplerOptions sampler;
-  std::vector<int32_t> stop_tokens;  // a row ends before one of these, which is not returned
+  SamplerOptions sampler = {};
+  std::vector<int32_t> stop_tokens = {};  // a row ends before one of these, which is not returned
 };
 
 enum class StopReason { kMaxTokens, kStopToken, kCallback };

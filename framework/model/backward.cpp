@@ -88,7 +88,6 @@ void Gpt::run_attention_backward(int64_t layer, const Pass& pass) {
   BoundAttention& bound = attention_.bind_backward(kinds_[static_cast<size_t>(layer)], pass.batch,
                                                    pass.q_len, attention_layout_);
   heddle_attention_call call = {};
-  call.struct_size = sizeof call;
   call.q = b.qkv;
   call.k = b.qkv + c;
   call.v = b.qkv + c + kd;
@@ -100,7 +99,6 @@ void Gpt::run_attention_backward(int64_t layer, const Pass& pass) {
   call.dv = acts_.dqkv + c + kd;
   call.workspace = workspace(bound.workspace_bytes());
   call.workspace_bytes = bound.workspace_bytes();
-  call.stream = device_.stream();
   bound.run(call);
 }
 

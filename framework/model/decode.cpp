@@ -26,8 +26,9 @@ void Gpt::decode(const int32_t* tokens, int64_t batch, int64_t q_len, KvCache& c
     }
     decode_piece(host_piece_.data(), pass);
     if (options.all_positions) {
-      for (int64_t b = 0; b < batch; ++b)
+      for (int64_t b = 0; b < batch; ++b) {
         head_span(b * pass.q_len, 1, pass.q_len, out + (b * q_len + begin) * vocab);
+      }
     } else if (begin + pass.q_len == q_len) {
       head_span(pass.q_len - 1, pass.q_len, batch, out);
     }
@@ -75,7 +76,6 @@ void Gpt::attend_cache(int64_t layer, const Pass& pass, const Qkv& qkv) {
   BoundAttention& bound = attention_.bind_decode(kinds_[static_cast<size_t>(layer)], pass.batch,
                                                  pass.q_len, cache.capacity(), layout);
   heddle_attention_call call = {};
-  call.struct_size = sizeof call;
   call.q = qkv.q.data;
   call.k = cache.k(layer, pass.first_row);
   call.v = cache.v(layer, pass.first_row);
@@ -83,7 +83,6 @@ void Gpt::attend_cache(int64_t layer, const Pass& pass, const Qkv& qkv) {
   call.kv_len = cache.kv_len(pass.first_row);
   call.workspace = workspace(bound.workspace_bytes());
   call.workspace_bytes = bound.workspace_bytes();
-  call.stream = device_.stream();
   bound.run(call);
 }
 

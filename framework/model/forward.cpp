@@ -101,7 +101,6 @@ void Gpt::attend(int64_t layer, const Pass& pass, const Qkv& qkv) {
   BoundAttention& bound = attention_.bind_forward(kinds_[static_cast<size_t>(layer)], pass.batch,
                                                   pass.q_len, attention_layout_, training_);
   heddle_attention_call call = {};
-  call.struct_size = sizeof call;
   call.q = qkv.q.data;
   call.k = qkv.k.data;
   call.v = qkv.v.data;
@@ -109,7 +108,6 @@ void Gpt::attend(int64_t layer, const Pass& pass, const Qkv& qkv) {
   call.lse = training_ ? b.lse : nullptr;
   call.workspace = workspace(bound.workspace_bytes());
   call.workspace_bytes = bound.workspace_bytes();
-  call.stream = device_.stream();
   bound.run(call);
 }
 
