@@ -14,6 +14,8 @@ endif()
 
 add_library(heddle_warnings INTERFACE)
 target_compile_options(heddle_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+  # Designated initializers leave fields to their defaults on purpose.
+  -Wno-missing-field-initializers
                                                  $<$<BOOL:${HEDDLE_WERROR}>:-Werror>)
 
 # x86-64-v2 for everything that is not an object of its own ISA.

@@ -1,0 +1,65 @@
+// heddle train run.yaml [section.key=value ...] [--dry-run]
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "framework/cli/commands.h"
+#include "framework/config/check.h"
+#include "framework/config/load.h"
+#include "framework/core/log.h"
+#include "framework/train/dry_run.h"
+#include "framework/train/trainer.h"
+
+namespace heddle {
+namespace {
+
+struct TrainOptions {
+  std::string file;
+  std::vector<std::string> overrides;
+  bool dry_run = false;
+};
+
+void run_train(const TrainOptions& options) {
+  const Config config = load_config(options.file, options.overrides);
+  Run run = open_run(config);
+  Communicator& comm = *run.comm;
+  if (options.dry_run) {
+    if (run.chief()) std::fputs(describe_run(run).c_str(), stdout);
+    comm.finish();
+    return;
+  }
+  if (run.chief()) {
+    for (const std::string& warning : config_warnings(config)) log::warn("{}", warning);
+    log::info("{}; {}; {}", comm.description(), run.device->description(), run.dataset->describe());
+    log::info("{}", run.attention->explain());
+  }
+  Trainer trainer(std::move(run));
+  trainer.train();
+  comm.finish();
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = app.add_subcommand("train", "Train a model as a YAML file describes");
+  command->add_option("file", options->file, "configuration, e.g. configs/runs/recall_cpu.yaml")
+      ->required();
+  command->add_option("overrides", options->overrides,
+                      "section.key=value, e.g. model.n_kv_head=2; see docs/configuration.md");
+  command->add_flag("--dry-run", options->dry_run,
+                    "print the resolved configuration, memory and attention choice, then stop");
+  command->allow_extras();  // --section.key=value
+  command->callback([command, options, &exit_code] {
+    for (const std::string& extra : command->remaining()) {
+      if (extra.starts_with("-") && extra.find('=') == std::string::npos) {
+        throw CLI::ExtrasError("train", {extra});
+      }
+      options->overrides.push_back(extra);
+    }
+    run_train(*options);
+    exit_code = 0;
+  });
+}
+
+}  // namespace heddle

@@ -1,0 +1,118 @@
+#include "framework/train/run.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "framework/attention/discovery.h"
+#include "framework/attention/probe.h"
+#include "framework/comm/threads.h"
+#include "framework/config/check.h"
+#include "framework/config/dump.h"
+#include "framework/core/error.h"
+#include "framework/core/log.h"
+#include "framework/core/parallel_for.h"
+#include "framework/core/version.h"
+
+namespace heddle {
+namespace {
+
+// MPI may not be running when a plugin is tried out in a fresh process; the answers are kept.
+void probe_plugins(const AttentionConfig& config) {
+  for (const PluginFile& file : find_plugin_files(config).files) probe_plugin(file.path);
+}
+
+void choose_threads(const Config& config, Communicator& comm) {
+  const ThreadBudget budget = default_threads(comm);
+  const int threads =
+      config.train.threads > 0 ? static_cast<int>(config.train.threads) : budget.threads;
+  set_num_threads(threads);
+  if (!budget.warning.empty() && comm.local_rank() == 0) log::warn("{}", budget.warning);
+  if (threads > budget.processors && comm.local_rank() == 0) {
+    log::warn("train.threads is {} but this rank may run on {} processors only", threads,
+              budget.processors);
+  }
+}
+
+void choose_attention(Run& run) {
+  run.attention = AttentionHost::create(run.config.attention, *run.device);
+  // Attention depends on head counts and windows, not on the vocabulary, so the choice can be made
+  // (and a named backend refused) before any data is read.
+  const ModelSpec spec = resolve_model(run.config.model, 0);
+  run.attention->select(attention_kinds(spec), std::max<int64_t>(run.batch.micro_batch, 1),
+                        spec.sequence_len, attention_layout(spec));
+  require_agreement(*run.comm, "attention plugins", run.attention->fingerprint());
+}
+
+std::unique_ptr<Dataset> open(const Config& config) {
+  return open_dataset(config.data, config.model.sequence_len, config.model.vocab_size);
+}
+
+void open_data(Run& run) {
+  // The first rank of each host builds the token cache, the others then find it.
+  if (run.comm->local_rank() == 0) {
+    run.dataset = open(run.config);
+  }
+  run.comm->barrier();
+  if (!run.dataset) run.dataset = open(run.config);
+  require_agreement(*run.comm, "data", run.dataset->fingerprint());
+}
+
+}  // namespace
+
+BatchPlan plan_batch(const TrainConfig& train, int64_t sequence_len, int rank, int world_size) {
+  BatchPlan plan;
+  plan.global_sequences = train.total_batch_size / sequence_len;
+  const Share share = rank_share(plan.global_sequences, rank, world_size);
+  plan.first = share.begin;
+  plan.count = share.count;
+  plan.micro_batch = std::min(train.device_batch_size, std::max<int64_t>(share.count, 1));
+  return plan;
+}
+
+void require_agreement(Communicator& comm, const std::string& what, const std::string& text) {
+  const std::vector<std::string> all = comm.all_gather_strings(text);
+  std::vector<int> differ;
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] != all[0]) differ.push_back(static_cast<int>(r));
+  }
+  if (differ.empty()) return;
+  const auto other = static_cast<size_t>(differ.front());
+  throw comm_error(
+      fmt::format("ranks disagree on {}: rank 0 has\n{}\nrank {} has\n{}\n(differing ranks: {})",
+                  what, all[0], differ.front(), all[other], fmt::join(differ, ", ")),
+      "start every rank with the same binary, configuration file, plugins and data");
+}
+
+Run open_run(const Config& config) {
+  Run run;
+  run.config = config;
+  run.launch = resolve_launch(process_environment());
+  probe_plugins(config.attention);
+  run.comm = make_communicator(config.dist, run.launch);
+  log::set_rank(run.comm->rank(), run.comm->world_size());
+  require_agreement(*run.comm, "version and configuration",
+                    fmt::format("heddle {}\n{}", kVersion, dump_config(config)));
+  choose_threads(config, *run.comm);
+  run.device = make_cpu_device();
+  run.batch = plan_batch(config.train, config.model.sequence_len, run.comm->rank(),
+                         run.comm->world_size());
+  if (run.batch.global_sequences < run.comm->world_size()) {
+    throw config_error(
+        fmt::format("train.total_batch_size {} is {} sequences of {} tokens, fewer than the {} "
+                    "ranks",
+                    config.train.total_batch_size, run.batch.global_sequences,
+                    config.model.sequence_len, run.comm->world_size()),
+        "raise train.total_batch_size or start fewer ranks");
+  }
+  const DataVocabulary vocabulary = data_vocabulary(config.data);
+  check_vocab(config, vocabulary.vocab_size.value_or(0), vocabulary.tokenizer->name());
+  choose_attention(run);
+  open_data(run);
+  run.spec = resolve_model(config.model, run.dataset->vocab_size().value_or(0));
+  return run;
+}
+
+}  // namespace heddle

@@ -1,0 +1,50 @@
+// Everything a training or evaluation process is made of, wired in the order in which things can
+// go wrong: configuration, plugins, ranks, attention choice, data, model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "framework/attention/attention.h"
+#include "framework/comm/communicator.h"
+#include "framework/comm/launch_context.h"
+#include "framework/config/config.h"
+#include "framework/data/dataset.h"
+#include "framework/device/device.h"
+#include "framework/model/spec.h"
+
+namespace heddle {
+
+// How one optimizer step's sequences fall on ranks and micro-steps.
+struct BatchPlan {
+  int64_t global_sequences = 0;  // of one step, on all ranks
+  int64_t first = 0;             // this rank's share begins here ...
+  int64_t count = 0;             // ... and has this many
+  int64_t micro_batch = 0;       // sequences of a micro-step, at most
+  int64_t micro_steps() const { return (count + micro_batch - 1) / micro_batch; }
+};
+BatchPlan plan_batch(const TrainConfig& train, int64_t sequence_len, int rank, int world_size);
+
+struct Run {
+  Config config;
+  LaunchContext launch;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Communicator> comm;
+  std::unique_ptr<AttentionHost> attention;
+  std::unique_ptr<Dataset> dataset;
+  ModelSpec spec;
+  BatchPlan batch;
+
+  bool chief() const { return comm->rank() == 0; }
+};
+
+// Resolves the launcher, probes plugins (in fresh processes, before MPI starts), connects the
+// ranks, chooses attention, checks that all ranks agree on configuration, version and attention,
+// then opens the data. Throws heddle::Error; nothing has been written by then.
+Run open_run(const Config& config);
+
+// Fails on all ranks, naming those that differ from rank 0, unless `text` is the same everywhere.
+void require_agreement(Communicator& comm, const std::string& what, const std::string& text);
+
+}  // namespace heddle

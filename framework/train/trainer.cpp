@@ -1,0 +1,309 @@
+#include "framework/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+
+#include "framework/checkpoint/weights.h"
+#include "framework/config/dump.h"
+#include "framework/core/error.h"
+#include "framework/core/file.h"
+#include "framework/core/log.h"
+#include "framework/generate/generate.h"
+
+namespace heddle {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr double kSmoothing = 0.9;         // of the step time that ETA and tokens/s are read from
+constexpr int64_t kRecallsPerBucket = 1000;
+constexpr float kSampleTemperature = 0.8f;
+
+}  // namespace
+
+Trainer::Trainer(Run run) : run_(std::move(run)) {
+  const Config& c = run_.config;
+  model_ = std::make_unique<Gpt>(run_.spec, *run_.device, *run_.attention, run_.batch.micro_batch,
+                                 run_.spec.sequence_len, true);
+  optimizer_ = std::make_unique<Optimizer>(c.optim, model_->layout(), c.train.num_iterations,
+                                           c.train.total_batch_size, *run_.device);
+  const auto micro_tokens = static_cast<size_t>(run_.batch.micro_batch * run_.spec.sequence_len);
+  tokens_.resize(micro_tokens);
+  targets_.resize(micro_tokens);
+  load_start();
+  const double peak = c.train.peak_flops.value_or(0);
+  peak_flops_ = peak > 0 ? peak : run_.device->measure_peak_flops();
+  if (run_.chief()) {
+    log::info("peak: {:.1f} GFLOP/s a rank{}", peak_flops_ / 1e9,
+              peak > 0 ? " (train.peak_flops)" : ", measured");
+  }
+}
+
+void Trainer::load_start() {
+  const std::optional<std::string> resume = checkpoint_to_resume();
+  if (resume) {
+    const Checkpoint checkpoint = Checkpoint::open(*resume);
+    position_ = restore_snapshot(checkpoint, *run_.dataset, *model_, *optimizer_);
+    saved_step_ = position_.step;
+    if (run_.chief()) log::info("resumed {} at step {}", checkpoint.path(), position_.step);
+  } else if (!run_.config.train.init_from.empty()) {
+    load_model_weights(Weights::load(run_.config.train.init_from), *model_);
+    if (run_.chief()) log::info("initial weights from {}", run_.config.train.init_from);
+  } else {
+    model_->init_params(static_cast<uint64_t>(run_.config.train.seed));
+  }
+  open_folder(resume.has_value());
+}
+
+// One rank looks, so that all ranks take the same checkpoint or none.
+std::optional<std::string> Trainer::checkpoint_to_resume() {
+  const Config& c = run_.config;
+  if (c.train.resume == "never") return std::nullopt;
+  std::string path;
+  if (run_.chief()) {
+    if (c.train.resume != "auto") {
+      path = Checkpoint::open(c.train.resume).path();
+    } else {
+      std::string skipped;
+      const auto newest = open_newest(checkpoints_folder(c.log.dir + "/" + c.log.name), &skipped);
+      if (!skipped.empty()) log::warn("{}", skipped);
+      if (newest) path = newest->path();
+      if (!newest) log::info("train.resume: auto found no checkpoint; this is a fresh start");
+    }
+  }
+  run_.comm->broadcast(&path, 0);
+  return path.empty() ? std::nullopt : std::optional(path);
+}
+
+void Trainer::open_folder(bool resumed) {
+  const Config& c = run_.config;
+  if (run_.chief()) {
+    folder_ = c.log.dir + "/" + c.log.name;
+    if (c.train.resume != "auto") {
+      folder_ = create_run_folder(c.log.dir, c.log.name);
+    } else {
+      file_system().create_directories(folder_);
+    }
+    lock_ = std::make_unique<RunLock>(folder_);
+    log::add_file(folder_ + "/log.txt");
+    write_file_atomically(folder_ + "/config.yaml", dump_config(c));
+    metrics_ = std::make_unique<MetricsFile>(folder_ + "/metrics.jsonl",
+                                             resumed ? position_.step : 0);
+    progress_ = std::make_unique<Progress>(c.log.every);
+    log::info("run folder {}", folder_);
+  }
+  run_.comm->broadcast(&folder_, 0);
+}
+
+LossSum Trainer::run_micro_steps() {
+  const BatchPlan& plan = run_.batch;
+  const int64_t len = run_.spec.sequence_len;
+  LossSum sum;
+  for (int64_t done = 0; done < plan.count;) {
+    const int64_t batch = std::min(plan.micro_batch, plan.count - done);
+    for (int64_t b = 0; b < batch; ++b) {
+      run_.dataset->train_sequence(position_.sequences + plan.first + done + b,
+                                   tokens_.data() + b * len, targets_.data() + b * len);
+    }
+    const LossSum part = model_->forward_backward(tokens_.data(), targets_.data(), batch);
+    sum.nats += part.nats;
+    sum.tokens += part.tokens;
+    done += batch;
+  }
+  return sum;
+}
+
+void Trainer::reduce_gradients() {
+  if (run_.comm->world_size() == 1) return;
+  run_.device->synchronize();
+  run_.comm->all_reduce_sum(
+      std::span<float>(model_->grads(), static_cast<size_t>(model_->layout().total())));
+}
+
+StepResult Trainer::step() {
+  const auto started = Clock::now();
+  model_->zero_grads();
+  const LossSum own = run_micro_steps();
+
+  StepResult result;
+  const auto reducing = Clock::now();
+  double sums[] = {own.nats, static_cast<double>(own.tokens)};
+  run_.comm->all_reduce_sum(std::span<double>(sums));
+  reduce_gradients();
+  result.comm_seconds = seconds_since(reducing);
+
+  const auto grad_scale = static_cast<float>(1.0 / std::max(sums[1], 1.0));
+  result.loss = sums[0] / std::max(sums[1], 1.0);
+  result.grad_norm = optimizer_->grad_norm(model_->grads(), grad_scale);
+  // Both were reduced, so every rank sees the same values and all stop together.
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    throw numerics_error(fmt::format("step {}: the loss is {} and the gradient norm {}",
+                                     position_.step + 1, result.loss, result.grad_norm),
+                         "lower the rates under optim:, or resume from the last checkpoint with "
+                         "train.resume=auto");
+  }
+  optimizer_->step(position_.step, model_->params(), model_->grads(),
+                   optimizer_->clipped_scale(grad_scale, result.grad_norm));
+  run_.device->synchronize();
+
+  result.seconds = seconds_since(started);
+  position_.step += 1;
+  position_.sequences += run_.batch.global_sequences;
+  position_.tokens += static_cast<int64_t>(sums[1]);
+  position_.train_seconds += result.seconds;
+  return result;
+}
+
+int Trainer::agreed_stop_signal() {
+  return static_cast<int>(run_.comm->all_reduce_max(static_cast<int64_t>(signals_->received())));
+}
+
+void Trainer::train() {
+  signals_ = std::make_unique<StopSignals>();
+  const int64_t total = run_.config.train.num_iterations;
+  int stop_signal = 0;
+  while (position_.step < total && stop_signal == 0) {
+    const StepResult result = step();
+    stop_signal = agreed_stop_signal();
+    between_steps(result, stop_signal);
+  }
+  if (progress_) progress_->clear();
+  if (stop_signal != 0) {
+    save(true);
+    if (run_.chief()) {
+      log::info("stopped by signal {} after step {}; continue with train.resume=auto log.name={}",
+                stop_signal, position_.step, std::filesystem::path(folder_).filename().string());
+    }
+  } else {
+    evaluate(true);
+    if (run_.config.checkpoint.at_end) save(true);
+    sample();
+  }
+  run_.comm->barrier();
+}
+
+void Trainer::between_steps(const StepResult& result, int stop_signal) {
+  const Config& c = run_.config;
+  const bool last = position_.step == c.train.num_iterations || stop_signal != 0;
+  report(result);
+  if (last) return;
+  const auto due = [&](int64_t every) { return every > 0 && position_.step % every == 0; };
+  if (due(c.train.eval_every)) evaluate(false);
+  if (due(c.train.sample_every)) sample();
+  if (due(c.checkpoint.every)) save(false);
+}
+
+void Trainer::report(const StepResult& result) {
+  if (!run_.chief()) return;
+  const Config& c = run_.config;
+  smooth_seconds_ = smooth_seconds_ == 0
+                        ? result.seconds
+                        : kSmoothing * smooth_seconds_ + (1 - kSmoothing) * result.seconds;
+  const auto step_tokens = static_cast<double>(run_.batch.global_sequences * run_.spec.sequence_len);
+  const double rate = step_tokens / result.seconds;
+  const double flops = flops_per_token(run_.spec);
+  const double peak = peak_flops_ * run_.comm->world_size();
+  const double lr_multiplier = optimizer_->values(position_.step - 1).lr_multiplier;
+
+  metrics_->write({{"step", position_.step},
+                   {"tokens", position_.tokens},
+                   {"train/loss", result.loss},
+                   {"train/lrm", lr_multiplier},
+                   {"train/dt", result.seconds},
+                   {"train/tok_per_sec", rate},
+                   {"train/mfu", flops * rate / peak},
+                   {"train/grad_norm", result.grad_norm},
+                   {"train/comm_ms", result.comm_seconds * 1e3},
+                   {"total_training_time", position_.train_seconds}});
+
+  const double smooth_rate = step_tokens / smooth_seconds_;
+  progress_->step({.step = position_.step,
+                   .total = c.train.num_iterations,
+                   .loss = result.loss,
+                   .bits_per_byte = last_bits_per_byte_,
+                   .lr_multiplier = lr_multiplier,
+                   .tokens_per_second = smooth_rate,
+                   .mfu = flops * smooth_rate / peak,
+                   .seconds_left = smooth_seconds_ * static_cast<double>(c.train.num_iterations -
+                                                                         position_.step)});
+}
+
+void Trainer::evaluate(bool final) {
+  if (run_.dataset->val_sequences() == 0) return;
+  const Evaluation e =
+      evaluate_loss(*model_, *run_.dataset, *run_.comm, run_.config.train.eval_tokens);
+  std::optional<RecallTable> recall;
+  if (final) recall = evaluate_recall(*model_, *run_.dataset, *run_.comm, kRecallsPerBucket);
+  last_bits_per_byte_ = e.bits_per_byte;
+  if (!run_.chief()) return;
+
+  json::object line{{"step", position_.step},
+                    {"val/loss", e.loss},
+                    {"val/tokens", e.tokens},
+                    {"memory/peak_rss_gib",
+                     static_cast<double>(peak_resident_bytes()) / (1024.0 * 1024 * 1024)}};
+  if (e.bits_per_byte > 0) line["val/bpb"] = e.bits_per_byte;
+  if (recall) {
+    json::array buckets;
+    for (const auto& b : recall->buckets()) {
+      buckets.push_back(
+          {{"from", b.from}, {"to", b.to}, {"correct", b.correct}, {"total", b.total}});
+    }
+    line["val/recall"] = std::move(buckets);
+  }
+  metrics_->write(line);
+  progress_->clear();
+  log::info("step {}: validation loss {:.4f}{}", position_.step, e.loss,
+            e.bits_per_byte > 0 ? fmt::format(", {:.4f} bits per byte", e.bits_per_byte) : "");
+  if (recall) log::info("recall by distance\n{}", recall->text());
+}
+
+void Trainer::sample() {
+  const Config& c = run_.config;
+  const Tokenizer& tokenizer = run_.dataset->tokenizer();
+  if (!run_.chief() || c.train.sample_tokens == 0 || tokenizer.bos() < 0) return;
+  GenerateOptions options;
+  options.max_tokens = c.train.sample_tokens;
+  options.sampler.temperature = kSampleTemperature;
+  options.sampler.seed = static_cast<uint64_t>(c.train.seed);
+  options.stop_tokens = {tokenizer.bos()};
+  const std::vector<int32_t> prompt{tokenizer.bos()};
+  const Generation text = generate(*model_, prompt, options);
+  progress_->clear();
+  log::info("the model writes: {}", tokenizer.decode(text.tokens));
+}
+
+void Trainer::save(bool must) {
+  if (saved_step_ == position_.step) return;
+  std::string failure;
+  if (run_.chief()) {
+    progress_->clear();
+    try {
+      const std::string path = save_checkpoint(
+          checkpoints_folder(folder_),
+          make_snapshot(*model_, *optimizer_, *run_.dataset, run_.config, position_),
+          run_.config.checkpoint.keep);
+      log::info("checkpoint {}", path);
+    } catch (const Error& e) {
+      failure = e.message() + ". " + e.remedy();
+    }
+  }
+  run_.comm->broadcast(&failure, 0);
+  if (failure.empty()) {
+    saved_step_ = position_.step;
+  } else if (must) {
+    throw environment_error("checkpoint", failure);
+  } else if (run_.chief()) {
+    log::error("{}; training goes on", failure);
+  }
+}
+
+}  // namespace heddle
