@@ -86,7 +86,7 @@ struct BackwardTile {
   float* dq_panels;    // (panels, D, width), without the scale
   float* q_rows;       // (rows, padded D)
   float* dout_rows;    // (rows, padded D)
-  float* lse;          // (rows), base 2
+  float* lse;          // (rows), natural
   float* delta;        // (rows)
   float* p;            // (keys, rows): P^T
   float* ds;           // (keys, rows): dS^T
@@ -126,7 +126,7 @@ inline Launch plan_backward(const AttentionProblem& p) {
   return launch;
 }
 
-// P^T of one panel and block: p[j][lane] = 2^(k[j] . q[lane] - lse[lane]).
+// P^T of one panel and block: p[j][lane] = 2^(k[j] . q[lane] - lse[lane] * log2 e).
 inline void probabilities(const float* k, int64_t k_stride, const float* q, int64_t dim,
                           int64_t keys, const float* lse, float* p) {
   for_row_tiles(
@@ -139,7 +139,7 @@ inline void probabilities(const float* k, int64_t k_stride, const float* q, int6
           HEDDLE_UNROLL
           for (int v = 0; v < kPanelVecs; ++v) {
             store(p + (j + r) * kBackwardRows + v * kLanes,
-                  exp2(tile.sum[r][v] - load(lse + v * kLanes)));
+                  exp2(tile.sum[r][v] - load(lse + v * kLanes) * splat(kLog2E)));
           }
         }
       });
@@ -219,12 +219,18 @@ inline void copy_rows(const float* base, int64_t token_stride, int64_t rows, int
   }
 }
 
-inline float row_dot(const float* a, const float* b, int64_t dim) {
-  Vec sum = {};
-  int64_t d = 0;
-  for (; d + kLanes <= dim; d += kLanes) sum += load(a + d) * load(b + d);
-  if (d < dim) sum += load_partial(a + d, dim - d) * load_partial(b + d, dim - d);
-  return horizontal_sum(sum);
+// dots[lane] = sum_d a[d][lane] b[d][lane], in the order in which score_gradients sums dP: where a
+// query sees one key only, its dS is then exactly 0.
+HEDDLE_INLINE void panel_dots(const float* a, const float* b, int64_t dim, float* dots) {
+  Vec sum[kPanelVecs] = {};
+  for (int64_t at = 0; at < dim * kPanelWidth; at += kPanelWidth) {
+    HEDDLE_UNROLL
+    for (int v = 0; v < kPanelVecs; ++v) {
+      sum[v] += load(a + at + v * kLanes) * load(b + at + v * kLanes);
+    }
+  }
+  HEDDLE_UNROLL
+  for (int v = 0; v < kPanelVecs; ++v) store(dots + v * kLanes, sum[v]);
 }
 
 class BackwardTask {
@@ -304,16 +310,14 @@ class BackwardTask {
                  tile_.q_panels + at);
       pack_panel(dout + first * p_.dout.token, p_.dout.token, rows.size(), plan_.dim, 1.0f,
                  tile_.dout_panels + at);
-      for (int64_t i = 0; i < plan_.dim * kPanelWidth; i += kLanes) {
-        store(tile_.dq_panels + at + i, Vec{});
-      }
+      float* dq_panel = tile_.dq_panels + at;
+      pack_panel(out + first * p_.out.token, p_.out.token, rows.size(), plan_.dim, 1.0f, dq_panel);
+      panel_dots(dq_panel, tile_.dout_panels + at, plan_.dim, tile_.delta + first);
+      for (int64_t i = 0; i < plan_.dim * kPanelWidth; i += kLanes) store(dq_panel + i, Vec{});
       for (int64_t lane = 0; lane < kPanelWidth; ++lane) {
-        const int64_t i = first + lane;
-        const bool real = lane < rows.size();
+        const float x = lane < rows.size() ? lse[first + lane] : 0.0f;
         // Rows that see nothing have lse -inf; all their pairs are hidden, any finite number does.
-        tile_.lse[i] = real && lse[i] != -__builtin_inff() ? lse[i] * kLog2E : 0.0f;
-        tile_.delta[i] =
-            real ? row_dot(out + i * p_.out.token, dout + i * p_.dout.token, plan_.dim) : 0.0f;
+        tile_.lse[first + lane] = x == -__builtin_inff() ? 0.0f : x;
       }
     }
     copy_rows(q, p_.q.token, rows_.size(), plan_.dim, plan_.padded_dim, tile_.q_rows);
