@@ -8,9 +8,9 @@
 
 #include "framework/core/crc32c.h"
 #include "framework/core/error.h"
-#include "framework/core/file.h"
 #include "framework/core/json.h"
 #include "framework/core/rng.h"
+#include "framework/data/atomic_file.h"
 #include "framework/data/text_shards.h"
 #include "framework/data/token_shard.h"
 
@@ -87,20 +87,11 @@ std::optional<WrittenText> load(const std::string& folder) {
 }
 
 void write_manifest(const WrittenText& text, const std::string& folder) {
-  const std::string path = folder + "/" + kManifest;
-  const std::string temporary = temporary_name(path);
   const std::string contents =
       json::pretty(json::object{{"train", to_json(text.train)}, {"val", to_json(text.val)}});
-  try {
-    const auto file = file_system().create(temporary);
-    file->write(contents.data(), contents.size());
-    file->close();
-    file_system().rename(temporary, path);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    throw;
-  }
+  AtomicFile file(folder + "/" + kManifest);
+  file.write(contents.data(), contents.size());
+  file.commit();
 }
 
 }  // namespace

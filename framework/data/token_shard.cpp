@@ -1,10 +1,8 @@
 #include "framework/data/token_shard.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -41,13 +39,6 @@ MappedFile map_data_file(const std::string& path) {
     throw environment_error("data", e.message(),
                             "check data.path and that this user may read the file");
   }
-}
-
-std::string temporary_name(const std::string& path) {
-  static std::atomic<int> counter{0};
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return fmt::format("{}.tmp-{}-{}-{}", path, host.data(), getpid(), counter++);
 }
 
 TokenShard::TokenShard(const std::string& path) : path_(path), file_(map_data_file(path)) {
@@ -104,9 +95,9 @@ void TokenShard::read(int64_t begin, int64_t count, int32_t* out) const {
   for (int64_t i = 0; i < count; ++i) out[i] = ids[2 * i] | ids[2 * i + 1] << 8;
 }
 
-TokenShardWriter::TokenShardWriter(std::string path, int64_t tokens, std::string_view tokenizer,
-                                   int64_t vocab_size)
-    : path_(std::move(path)), temporary_(temporary_name(path_)), expected_(tokens) {
+TokenShardWriter::TokenShardWriter(const std::string& path, int64_t tokens,
+                                   std::string_view tokenizer, int64_t vocab_size)
+    : file_(path), expected_(tokens) {
   HEDDLE_CHECK(tokens > 0 && tokens <= INT32_MAX, "llm.c counts tokens in an int32");
   const uint64_t hash = hash64(tokenizer);
   Header header{};
@@ -116,29 +107,19 @@ TokenShardWriter::TokenShardWriter(std::string path, int64_t tokens, std::string
   header[3] = static_cast<uint32_t>(vocab_size);
   header[4] = static_cast<uint32_t>(hash);
   header[5] = static_cast<uint32_t>(hash >> 32);
-  file_ = file_system().create(temporary_);
-  file_->write(header.data(), sizeof(header));
-}
-
-TokenShardWriter::~TokenShardWriter() {
-  if (file_ == nullptr) return;
-  file_.reset();
-  std::error_code ignored;
-  std::filesystem::remove(temporary_, ignored);
+  file_.write(header.data(), sizeof(header));
 }
 
 void TokenShardWriter::append(std::span<const uint16_t> ids) {
   written_ += static_cast<int64_t>(ids.size());
   HEDDLE_CHECK(written_ <= expected_, "more tokens than the header states");
-  file_->write(ids.data(), ids.size_bytes());
+  file_.write(ids.data(), ids.size_bytes());
   crc_ = crc32c(ids.data(), ids.size_bytes(), crc_);
 }
 
 void TokenShardWriter::close() {
   HEDDLE_CHECK(written_ == expected_, "fewer tokens than the header states");
-  file_->close();
-  file_system().rename(temporary_, path_);
-  file_.reset();
+  file_.commit();
 }
 
 }  // namespace heddle

@@ -6,12 +6,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "framework/core/file.h"
+#include "framework/data/atomic_file.h"
 
 namespace heddle {
 
@@ -45,31 +45,22 @@ class TokenShard {
   uint64_t tokenizer_hash_ = 0;
 };
 
-// Writes a uint16 shard under a temporary name of its own and renames it at the end, so that ranks
-// that write the same shard at the same time never see half of one.
+// Writes a uint16 shard, which appears under its name when close() has returned.
 class TokenShardWriter {
  public:
-  // `tokens`: how many ids append() will bring, less than 2^32.
-  TokenShardWriter(std::string path, int64_t tokens, std::string_view tokenizer,
+  // `tokens`: how many ids append() will bring, 1 to 2^31 - 1.
+  TokenShardWriter(const std::string& path, int64_t tokens, std::string_view tokenizer,
                    int64_t vocab_size);
-  // Removes the temporary file if close() was not reached.
-  ~TokenShardWriter();
-  TokenShardWriter(const TokenShardWriter&) = delete;
-  TokenShardWriter& operator=(const TokenShardWriter&) = delete;
 
   void append(std::span<const uint16_t> ids);
   void close();
   uint32_t payload_crc() const { return crc_; }
 
  private:
-  std::string path_, temporary_;
-  std::unique_ptr<OutputFile> file_;
+  AtomicFile file_;
   int64_t expected_, written_ = 0;
   uint32_t crc_ = 0;
 };
-
-// `path` with a suffix that no other writer uses, for write-then-rename.
-std::string temporary_name(const std::string& path);
 
 // MappedFile whose errors are about reading data. Refuses what is not a regular file.
 MappedFile map_data_file(const std::string& path);

@@ -74,10 +74,6 @@ TEST(TokenShardTest, AnAbandonedWriterLeavesNothing) {
   EXPECT_THAT(folder.files(), testing::IsEmpty());
 }
 
-TEST(TokenShardTest, TemporaryNamesDiffer) {
-  EXPECT_NE(temporary_name("a"), temporary_name("a"));
-}
-
 TEST(TokenShardTest, RefusesWhatIsNoShard) {
   const TempFolder folder;
   const auto refuse = [&](const std::string& contents, std::vector<std::string> parts) {
