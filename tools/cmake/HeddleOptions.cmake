@@ -13,7 +13,8 @@ if(HEDDLE_CCACHE)
 endif()
 
 add_library(heddle_warnings INTERFACE)
-target_compile_options(heddle_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+target_compile_options(heddle_warnings INTERFACE -Wall -Wextra -Wshadow
+                                                 $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
   # Designated initializers leave fields to their defaults on purpose.
   -Wno-missing-field-initializers
                                                  $<$<BOOL:${HEDDLE_WERROR}>:-Werror>)
