@@ -1,0 +1,114 @@
+// Matrix products through oneDNN's sgemm, cut into one tile per worker by us. One thread per tile
+// is at least as fast as oneDNN's own threading on the shapes of a training step (and as its matmul
+// primitive), keeps the order of every sum, and needs no primitive cache and no scratch of ours.
+#include <dnnl.h>
+
+#include <algorithm>
+
+#include "framework/core/error.h"
+#include "framework/core/parallel_for.h"
+#include "framework/device/cpu/cpu_ops.h"
+
+namespace heddle {
+namespace {
+
+// True on a thread that works on one body of run_independent: products stay on it.
+thread_local bool t_single = false;
+
+constexpr int64_t kTileStep = 16;               // tile edges are multiples: a cache line of C
+constexpr int64_t kWorthSplitting = 64 * 1024;  // multiply-adds per worker
+
+struct Grid {
+  int64_t rows = 1, cols = 1;            // tiles down and across
+  int64_t tile_rows = 0, tile_cols = 0;  // of one tile
+};
+
+int64_t tile_edge(int64_t length, int64_t tiles) {
+  const int64_t edge = (length + tiles - 1) / tiles;
+  return (edge + kTileStep - 1) / kTileStep * kTileStep;
+}
+
+// At most `workers` tiles; the largest tile as small as can be, then the one with the least packing
+// (each tile packs its rows of A and its columns of B).
+Grid choose_grid(int64_t m, int64_t n, int64_t k, int64_t workers) {
+  Grid best{1, 1, m, n};
+  const int64_t useful = std::max<int64_t>(1, m * n / kWorthSplitting * k);
+  workers = std::min(workers, std::max<int64_t>(1, useful));
+  int64_t best_area = m * n, best_edges = m + n;
+  for (int64_t down = 1; down <= workers; ++down) {
+    Grid g;
+    g.tile_rows = tile_edge(m, down);
+    g.tile_cols = tile_edge(n, workers / down);
+    g.rows = (m + g.tile_rows - 1) / g.tile_rows;
+    g.cols = (n + g.tile_cols - 1) / g.tile_cols;
+    const int64_t area = std::min(m, g.tile_rows) * std::min(n, g.tile_cols);
+    const int64_t edges = std::min(m, g.tile_rows) + std::min(n, g.tile_cols);
+    if (area < best_area || (area == best_area && edges < best_edges)) {
+      best = g;
+      best_area = area;
+      best_edges = edges;
+    }
+  }
+  return best;
+}
+
+struct Product {
+  const float *a, *b;
+  float* c;
+  int64_t lda, ldb, ldc;
+  bool trans_a, trans_b;
+  int64_t k;
+  float alpha, beta;
+
+  // c[i : i + m, j : j + n]
+  void tile(int64_t i, int64_t m, int64_t j, int64_t n) const {
+    const dnnl_status_t status = dnnl_sgemm(
+        trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, trans_a ? a + i : a + i * lda,
+        lda, trans_b ? b + j * ldb : b + j, ldb, beta, c + i * ldc + j, ldc);
+    HEDDLE_CHECK(status == dnnl_success, "oneDNN sgemm: status " + std::to_string(status));
+  }
+};
+
+}  // namespace
+
+void CpuOps::matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b, const Matrix& c,
+                    float alpha, float beta) {
+  const int64_t m = c.rows, n = c.cols, k = trans_a ? a.rows : a.cols;
+  HEDDLE_CHECK((trans_a ? a.cols : a.rows) == m && (trans_b ? b.rows : b.cols) == n &&
+                   (trans_b ? b.cols : b.rows) == k,
+               "matmul: shapes do not fit");
+  HEDDLE_CHECK(a.dtype == DType::kF32 && b.dtype == DType::kF32 && c.dtype == DType::kF32,
+               "matmul: the CPU computes in fp32");
+  if (m == 0 || n == 0) return;
+  const Product product{a.f32(), b.f32(), c.f32(), a.ld,  b.ld, c.ld,
+                        trans_a, trans_b, k,       alpha, beta};
+  const Grid g = choose_grid(m, n, k, t_single ? 1 : num_threads());
+  if (g.rows * g.cols == 1) {
+    product.tile(0, m, 0, n);
+    return;
+  }
+  parallel_for(g.rows * g.cols, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t i = t / g.cols * g.tile_rows, j = t % g.cols * g.tile_cols;
+      product.tile(i, std::min(g.tile_rows, m - i), j, std::min(g.tile_cols, n - j));
+    }
+  });
+}
+
+void CpuOps::run_independent(int64_t n, const std::function<void(int64_t, int)>& body) {
+  if (n <= 1 || num_threads() == 1) {
+    for (int64_t i = 0; i < n; ++i) body(i, 0);
+    return;
+  }
+  parallel_tasks(n, [&](int64_t i, int worker) {
+    t_single = true;
+    body(i, worker);
+    t_single = false;
+  });
+}
+
+int CpuOps::workers() const {
+  return num_threads();
+}
+
+}  // namespace heddle
