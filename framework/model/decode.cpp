@@ -80,7 +80,7 @@ void Gpt::attend_cache(int64_t layer, const Pass& pass, const Qkv& qkv) {
   call.k = cache.k(layer, pass.first_row);
   call.v = cache.v(layer, pass.first_row);
   call.out = block(layer).o;
-  call.kv_len = cache.kv_len(pass.first_row);
+  call.kv_len = cache.kv_len();
   call.workspace = workspace(bound.workspace_bytes());
   call.workspace_bytes = bound.workspace_bytes();
   bound.run(call);

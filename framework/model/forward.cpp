@@ -89,7 +89,7 @@ RopeNorm Gpt::rope_op(const Pass& pass, int64_t heads) const {
   return {.cos = table.cos(),
           .sin = table.sin(),
           .seq_len = pass.q_len,
-          .pos0 = pass.cache == nullptr ? nullptr : pass.cache->pos0(pass.first_row),
+          .pos0 = pass.cache == nullptr ? nullptr : pass.cache->pos0(),
           .heads = heads,
           .head_dim = spec_.head_dim,
           .norm = spec_.qk_norm,

@@ -66,8 +66,8 @@ void KvCache::begin(int64_t first_row, int64_t batch, int64_t q_len) {
     after_[b] = lengths_[b] + static_cast<int32_t>(q_len);
   }
   const size_t bytes = static_cast<size_t>(batch) * sizeof(int32_t);
-  device_.upload(pos0_ + first_row, lengths_.data() + first_row, bytes);
-  device_.upload(kv_len_ + first_row, after_.data() + first_row, bytes);
+  device_.upload(pos0_, lengths_.data() + first_row, bytes);
+  device_.upload(kv_len_, after_.data() + first_row, bytes);
 }
 
 void KvCache::commit(int64_t first_row, int64_t batch, int64_t q_len) {

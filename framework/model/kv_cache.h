@@ -35,9 +35,10 @@ class KvCache {
 
   float* k(int64_t layer, int64_t row) const { return slot(layer, 0, row); }
   float* v(int64_t layer, int64_t row) const { return slot(layer, 1, row); }
-  float* prev(int64_t row) const { return prev_ + row * n_embd_; }    // (C), zeros at length 0
-  const int32_t* pos0(int64_t row) const { return pos0_ + row; }      // lengths before the tokens
-  const int32_t* kv_len(int64_t row) const { return kv_len_ + row; }  // lengths after them
+  float* prev(int64_t row) const { return prev_ + row * n_embd_; }  // (C), zeros at length 0
+  // Of the rows of the last begin(), from its first_row on: lengths before and after the tokens.
+  const int32_t* pos0() const { return pos0_; }
+  const int32_t* kv_len() const { return kv_len_; }
   const RopeTable& rope() const { return rope_; }
 
  private:
