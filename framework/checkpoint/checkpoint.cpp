@@ -45,7 +45,7 @@ std::string without_trailing_slash(std::string path) {
 
 bool is_step_folder(const std::string& path) {
   return internal::parse_step_name(fs::path(path).filename().string()).has_value() ||
-         fs::exists(path + "/" + kManifestName);
+         path_exists(path + "/" + kManifestName);
 }
 
 // The newest valid checkpoint beside `path` that is older than it, as a remedy.
@@ -72,10 +72,10 @@ std::vector<CheckpointFolder> list_checkpoints(const std::string& checkpoints_fo
   std::vector<Found> found;
   std::error_code ec;
   const std::string folder = without_trailing_slash(checkpoints_folder);
-  for (const auto& entry : fs::directory_iterator(folder, ec)) {
-    const std::string name = entry.path().filename().string();
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
     const auto parsed = internal::parse_step_name(name);
-    if (parsed && entry.is_directory(ec)) found.push_back({*parsed, folder + "/" + name});
+    if (parsed && folder_exists(it->path())) found.push_back({*parsed, folder + "/" + name});
   }
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
     if (a.name.step != b.name.step) return a.name.step > b.name.step;
@@ -110,10 +110,10 @@ Checkpoint Checkpoint::open_verified(const std::string& step_folder) {
 
 Checkpoint Checkpoint::open(const std::string& given) {
   const std::string path = without_trailing_slash(given);
-  if (!fs::is_directory(path)) {
+  if (!folder_exists(path)) {
     throw environment_error(
         "checkpoint", "there is no checkpoint folder " + path,
-        fs::is_directory(parent_folder(path)) && !list_checkpoints(parent_folder(path)).empty()
+        folder_exists(parent_folder(path)) && !list_checkpoints(parent_folder(path)).empty()
             ? newest_good_one_before(path)
             : "give a step folder, a checkpoints folder or a run folder");
   }
@@ -127,7 +127,7 @@ Checkpoint Checkpoint::open(const std::string& given) {
     }
   }
   const std::string inner = checkpoints_folder(path);
-  const std::string folder = fs::is_directory(inner) ? inner : path;
+  const std::string folder = folder_exists(inner) ? inner : path;
   std::string skipped;
   auto newest = open_newest(folder, &skipped);
   if (!newest) {

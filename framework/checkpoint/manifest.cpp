@@ -104,7 +104,7 @@ std::string Manifest::text() const {
 
 Manifest Manifest::read(const std::string& folder) {
   const std::string path = folder + "/" + kManifestName;
-  if (!std::filesystem::exists(path)) {
+  if (!path_exists(path)) {
     damaged(folder, "is not a complete checkpoint: it has no manifest.json");
   }
   const json::value v = json::read_file(path);

@@ -81,15 +81,18 @@ void try_remove(const std::string& path) {
 // Temporary folders that a killed writer left. One whose writer lives is not ours to touch.
 void remove_stale_temporaries(const std::string& folder) {
   std::error_code ec;
-  for (const auto& entry : fs::directory_iterator(folder, ec)) {
-    if (!entry.path().filename().string().starts_with(kTemporaryPrefix)) continue;
-    const std::string lock_path = entry.path().string() + "/" + kWriterLock;
+  std::vector<std::string> found;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->path().filename().string().starts_with(kTemporaryPrefix)) found.push_back(it->path());
+  }
+  for (const std::string& path : found) {
+    const std::string lock_path = path + "/" + kWriterLock;
     std::string holder;
-    if (fs::exists(lock_path) && !FileLock::try_acquire(lock_path, &holder)) {
-      log::warn("{} is being written by {}", entry.path().string(), holder);
+    if (path_exists(lock_path) && !FileLock::try_acquire(lock_path, &holder)) {
+      log::warn("{} is being written by {}", path, holder);
       continue;
     }
-    try_remove(entry.path().string());
+    try_remove(path);
   }
 }
 
@@ -128,19 +131,19 @@ void apply_retention(const std::string& folder, int64_t keep) {
 void publish(const std::string& temporary, const std::string& target, bool* in_place) {
   const std::string folder = parent_folder(target);
   const std::string aside = target + std::string(kReplacedSuffix);
-  if (fs::exists(target)) {
-    if (fs::exists(aside)) remove_checkpoint(aside);
+  if (path_exists(target)) {
+    if (path_exists(aside)) remove_checkpoint(aside);
     file_system().rename(target, aside);
   }
   try {
     file_system().rename(temporary, target);
   } catch (const Error&) {
-    if (fs::exists(aside)) file_system().rename(aside, target);
+    if (path_exists(aside)) file_system().rename(aside, target);
     throw;
   }
   *in_place = true;
   file_system().sync_directory(folder);
-  if (fs::exists(aside)) remove_checkpoint(aside);
+  if (path_exists(aside)) remove_checkpoint(aside);
 }
 
 }  // namespace

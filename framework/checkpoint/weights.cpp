@@ -1,13 +1,13 @@
 #include "framework/checkpoint/weights.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "framework/checkpoint/checkpoint.h"
 #include "framework/core/error.h"
+#include "framework/core/file.h"
 
 namespace heddle {
 namespace {
@@ -31,7 +31,7 @@ std::string list_text(const std::string& what, const std::vector<std::string>& n
 Weights Weights::load(const std::string& path) {
   Weights weights(path);
   const TensorSet* source;
-  if (std::filesystem::is_directory(path)) {
+  if (folder_exists(path)) {
     auto checkpoint = std::make_shared<Checkpoint>(Checkpoint::open(path));
     source = &checkpoint->model();
     weights.owner_ = std::move(checkpoint);

@@ -126,6 +126,16 @@ void write_file_atomically(const std::string& path, std::string_view contents) {
   file_system().sync_directory(parent_folder(path));
 }
 
+bool path_exists(const std::string& path) {
+  std::error_code ec;
+  return fs::exists(path, ec);
+}
+
+bool folder_exists(const std::string& path) {
+  std::error_code ec;
+  return fs::is_directory(path, ec);
+}
+
 std::string parent_folder(const std::string& path) {
   fs::path p(path);
   if (!p.has_filename()) p = p.parent_path();

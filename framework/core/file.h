@@ -43,6 +43,10 @@ std::shared_ptr<void> replace_file_system(FileSystem* fs);
 void write_file_atomically(const std::string& path, std::string_view contents);
 std::string read_text_file(const std::string& path);
 
+// Whether something, or a folder, has this name. What cannot be looked at counts as absent.
+bool path_exists(const std::string& path);
+bool folder_exists(const std::string& path);
+
 // "runs/a" for "runs/a/b" and for "runs/a/b/"; "." when there is no slash.
 std::string parent_folder(const std::string& path);
 

@@ -1,6 +1,7 @@
 // What is on disk after a save that went wrong, at every call it makes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -219,10 +220,18 @@ TEST(Temporaries, SigkillDuringSaves) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       for (int64_t step = last + 1;; ++step) save_checkpoint(folder, Contents(step).all, 2);
     }
     // Ends in the middle of some save: which one differs from round to round.
-    while (list_checkpoints(folder).front().step < last + 2) ::usleep(200);
+    const auto newest_step = [&] {
+      const auto list = list_checkpoints(folder);
+      return list.empty() ? 0 : list.front().step;
+    };
+    while (newest_step() < last + 2) {
+      ASSERT_EQ(::waitpid(child, nullptr, WNOHANG), 0) << "the child could not save";
+      ::usleep(200);
+    }
     ::usleep(static_cast<useconds_t>(round) * 700);
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,9 +17,9 @@ class TempFolder {
  public:
   TempFolder() {
     static std::atomic<int> counter{0};
-    path_ = (std::filesystem::temp_directory_path() /
-             ("heddle_test_" + std::to_string(::getpid()) + "_" + std::to_string(counter++)))
-                .string();
+    path_ =
+        (base() / ("heddle_test_" + std::to_string(::getpid()) + "_" + std::to_string(counter++)))
+            .string();
     std::filesystem::create_directories(path_);
   }
   ~TempFolder() {
@@ -32,6 +33,13 @@ class TempFolder {
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
  private:
+  // In memory where that is to be had: these tests sync thousands of files.
+  static std::filesystem::path base() {
+    const bool chosen = std::getenv("TMPDIR") != nullptr;
+    if (!chosen && ::access("/dev/shm", W_OK) == 0) return "/dev/shm";
+    return std::filesystem::temp_directory_path();
+  }
+
   std::string path_;
 };
 
