@@ -34,7 +34,8 @@ struct StepValues {
 class Optimizer {
  public:
   // num_iterations: length of the run, which the schedules refer to. total_batch_size: tokens of a
-  // step on all ranks. State begins as zeros. `device` must outlive the optimizer.
+  // step on all ranks. State begins as zeros. `device` must outlive the optimizer, and its
+  // ops().workers() must not grow, since scratch is planned here.
   Optimizer(const OptimConfig& config, const ParamLayout& layout, int64_t num_iterations,
             int64_t total_batch_size, Device& device);
 
@@ -43,7 +44,8 @@ class Optimizer {
 
   // Euclidean norm of grad_scale * grads over all parameters, summed in fp64.
   double grad_norm(const float* grads, float grad_scale);
-  // grad_scale, lowered so that a gradient of norm `norm` is cut to optim.grad_clip.
+  // grad_scale, lowered so that a gradient of norm `norm` is cut to optim.grad_clip. A norm that is
+  // not finite is the caller's to refuse.
   float clipped_scale(float grad_scale, double norm) const;
 
   // params <- update with grad_scale * grads. The state depends on the number of steps only through

@@ -101,8 +101,8 @@ TEST_P(MuonTest, ThreeStepsAsInDoublePrecision) {
   EXPECT_LE(relative_error(second.get(), reference.second), 2e-5);
 }
 
-// Singular values of the result lie around 1 (0.87 at the interval's upper end): the mean diagonal of
-// X^T X or X X^T is their mean square.
+// Singular values of the result lie around 1 (0.87 at the interval's upper end): the mean diagonal
+// of X^T X or X X^T is their mean square.
 TEST_P(MuonTest, PolarFactor) {
   const auto [m, n] = GetParam();
   const int64_t side = std::min(m, n);
@@ -126,25 +126,35 @@ TEST_P(MuonTest, PolarFactor) {
   EXPECT_GT(along, 0.0);
 }
 
-TEST_P(MuonTest, SameBitsInsideAndOutsideOfWorkers) {
+// Everything that one matrix needs.
+struct Matter {
+  Matter(Device& d, int64_t m, int64_t n)
+      : p(d, random("p", m * n, 0.05)),
+        grad(d, random("g0", m * n, 0.01)),
+        momentum(d, m * n),
+        second(d, std::max(m, n)),
+        scratch(d, m, n) {}
+  Floats p, grad, momentum, second;
+  Scratch scratch;
+};
+
+TEST_P(MuonTest, SameBitsForEveryNumberOfWorkers) {
   const auto [m, n] = GetParam();
   std::vector<Vec> results;
   for (const int threads : {1, 2, 3}) {
     set_num_threads(threads);
     const auto own_device = make_cpu_device();
-    Floats p(*own_device, random("p", m * n, 0.05)), grad(*own_device, random("g0", m * n, 0.01));
-    Floats momentum(*own_device, m * n), second(*own_device, std::max(m, n));
-    const Scratch scratch(*own_device, m, n);
-    const MuonStep step = {0.02f, 0.9f, 0.1f, 1.0f};
-    own_device->ops().run_independent(1, [&](int64_t, int) {
-      muon_update(own_device->ops(), step, m, n, grad.data(), p.data(), momentum.data(),
-                  second.data(), scratch.pointers());
+    Matter matters[] = {{*own_device, m, n}, {*own_device, m, n}};
+    own_device->ops().run_independent(2, [&](int64_t i, int) {
+      const Matter& x = matters[i];
+      muon_update(own_device->ops(), {0.02f, 0.9f, 0.1f, 1.0f}, m, n, x.grad.data(), x.p.data(),
+                  x.momentum.data(), x.second.data(), x.scratch.pointers());
     });
-    results.push_back(p.get());
+    results.push_back(matters[0].p.get());
+    results.push_back(matters[1].p.get());
   }
   set_num_threads(0);
-  EXPECT_EQ(results[0], results[1]);
-  EXPECT_EQ(results[0], results[2]);
+  for (const Vec& result : results) EXPECT_EQ(result, results[0]);
 }
 
 TEST_P(MuonTest, ZeroGradientMovesNothingButByDecay) {
