@@ -1,0 +1,88 @@
+#include "framework/device/device.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "framework/core/error.h"
+#include "framework/core/parallel_for.h"
+#include "framework/device/cpu/cpu_isa.h"
+
+namespace heddle {
+namespace {
+
+TEST(CpuIsa, BestHereUnlessNamed) {
+  const CpuIsa best = choose_cpu_isa("");
+  EXPECT_TRUE(cpu_isa_runs_here(best));
+  EXPECT_EQ(choose_cpu_isa("auto"), best);
+  EXPECT_EQ(choose_cpu_isa("baseline"), CpuIsa::kBaseline);
+  for (CpuIsa isa : {CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+    if (cpu_isa_runs_here(isa)) {
+      EXPECT_EQ(choose_cpu_isa(cpu_isa_name(isa)), isa);
+      EXPECT_LE(isa, best);
+    } else {
+      EXPECT_THROW(choose_cpu_isa(cpu_isa_name(isa)), Error);
+    }
+  }
+}
+
+TEST(CpuIsa, UnknownNameListsTheKnownOnes) {
+  try {
+    choose_cpu_isa("neon");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kEnvironment);
+    for (const char* part : {"neon", "baseline", "avx2", "avx512"}) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(CpuDevice, FollowsTheEnvironment) {
+  setenv("HEDDLE_CPU_ISA", "neon", 1);
+  EXPECT_THROW(make_cpu_device(), Error);
+  setenv("HEDDLE_CPU_ISA", "baseline", 1);
+  set_num_threads(1);
+  EXPECT_EQ(make_cpu_device()->description(), "cpu (baseline, 1 thread)");
+  set_num_threads(2);
+  EXPECT_EQ(make_cpu_device()->description(), "cpu (baseline, 2 threads)");
+  unsetenv("HEDDLE_CPU_ISA");
+  set_num_threads(0);
+}
+
+TEST(CpuDevice, MemoryIsZeroedAndMoves) {
+  const auto device = make_cpu_device();
+  EXPECT_EQ(device->type(), DeviceType::kCpu);
+  EXPECT_EQ(device->index(), 0);
+  EXPECT_EQ(device->stream(), nullptr);
+  const DeviceBuffer block = device->allocate(4096, "test");
+  std::vector<char> host(4096, 1);
+  device->download(host.data(), block.get(), 4096);
+  EXPECT_EQ(host, std::vector<char>(4096, 0));
+  host[17] = 5;
+  device->upload(block.get(), host.data(), 4096);
+  device->synchronize();
+  EXPECT_EQ(static_cast<char*>(block.get())[17], 5);
+  EXPECT_EQ(device->allocate(0, "nothing").get(), nullptr);
+}
+
+TEST(CpuDevice, OutOfMemoryNamesWhat) {
+  const auto device = make_cpu_device();
+  try {
+    device->allocate(size_t{1} << 60, "the optimizer's momentum");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kEnvironment);
+    EXPECT_NE(std::string(e.what()).find("the optimizer's momentum"), std::string::npos);
+  }
+}
+
+TEST(CpuDevice, PeakIsANumber) {
+  const double peak = make_cpu_device()->measure_peak_flops();
+  EXPECT_GT(peak, 1e7);
+  EXPECT_LT(peak, 1e16);
+}
+
+}  // namespace
+}  // namespace heddle
