@@ -33,7 +33,7 @@ EXTRA = {
 
 KERNEL_SYSTEM = re.compile(
     r"^(algorithm|array|atomic|bit|climits|cmath|concepts|cstddef|cstdint|cstdlib|cstring|limits|numbers|"
-    r"span|tuple|type_traits|utility|vector|functional|memory|\w*intrin\.h|cpuid\.h|cuda[\w.]*|mma\.h)$")
+    r"span|tuple|type_traits|utility|vector|functional|memory|initializer_list|\w*intrin\.h|cpuid\.h|cuda[\w.]*|mma\.h|time\.h)$")
 
 
 def reachable(path: str) -> list[str] | None:

@@ -38,11 +38,8 @@ void choose_threads(const Config& config, Communicator& comm) {
 
 void choose_attention(Run& run) {
   run.attention = AttentionHost::create(run.config.attention, *run.device);
-  // Attention depends on head counts and windows, not on the vocabulary, so the choice can be made
-  // (and a named backend refused) before any data is read.
-  const ModelSpec spec = resolve_model(run.config.model, 0);
-  run.attention->select(attention_kinds(spec), std::max<int64_t>(run.batch.micro_batch, 1),
-                        spec.sequence_len, attention_layout(spec));
+  run.attention->select(attention_kinds(run.spec), std::max<int64_t>(run.batch.micro_batch, 1),
+                        run.spec.sequence_len, attention_layout(run.spec));
   require_agreement(*run.comm, "attention plugins", run.attention->fingerprint());
 }
 
@@ -109,9 +106,10 @@ Run open_run(const Config& config) {
   }
   const DataVocabulary vocabulary = data_vocabulary(config.data);
   check_vocab(config, vocabulary.vocab_size.value_or(0), vocabulary.tokenizer->name());
+  run.spec = resolve_model(config.model, vocabulary.vocab_size.value_or(0));
+  // A backend that the user named and that cannot serve is refused before any data is read.
   choose_attention(run);
   open_data(run);
-  run.spec = resolve_model(config.model, run.dataset->vocab_size().value_or(0));
   return run;
 }
 
