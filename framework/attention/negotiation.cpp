@@ -14,10 +14,6 @@ namespace {
 constexpr const char* kRebuild =
     "build it against the unmodified heddle_attention.h and set every size with sizeof";
 
-// Structs of minor 0; later minors only append.
-constexpr uint32_t kPluginSize = sizeof(heddle_attention_plugin);
-constexpr uint32_t kProblemSize = sizeof(heddle_attention_problem);
-constexpr uint32_t kCallSize = sizeof(heddle_attention_call);
 constexpr uint32_t kImplausibleSize = 1u << 16;
 constexpr size_t kMaxName = 64;
 
@@ -74,9 +70,9 @@ void check_functions(const heddle_attention_plugin& table) {
 void check_plugin_table(const heddle_attention_plugin* table) {
   if (table == nullptr) throw plugin_error("returned no table", "return a static table");
   check_identity(*table);
-  check_size("heddle_attention_plugin", table->struct_size, kPluginSize);
-  check_size("heddle_attention_problem", table->problem_size, kProblemSize);
-  check_size("heddle_attention_call", table->call_size, kCallSize);
+  check_size("heddle_attention_plugin", table->struct_size, HEDDLE_PLUGIN_SIZE_1_0);
+  check_size("heddle_attention_problem", table->problem_size, HEDDLE_PROBLEM_SIZE_1_0);
+  check_size("heddle_attention_call", table->call_size, HEDDLE_CALL_SIZE_1_0);
   check_name(table->name);
   if (table->version == nullptr || table->description == nullptr) {
     throw plugin_error("has no version or no description (NULL in its table)",

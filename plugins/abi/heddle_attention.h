@@ -14,6 +14,10 @@
  *     does not allocate, start threads, synchronise, print, throw, exit, or change the rounding
  *     mode, locale, environment or signal handlers. What a wrapped library cannot avoid is declared
  *     in heddle_attention_plugin::properties.
+ *   - Lifetimes: heddle_host lives as long as the process; heddle_device, heddle_attention_problem,
+ *     _call and _verdict, and what they point to, until the function returns (on CUDA the tensors
+ *     and the workspace until the stream has passed the call). A plugin keeps no such pointer.
+ *   - NULL: a pointer may be NULL only where this header says so, or when its tensor has no element.
  *   - A plugin is never unloaded. Link without -ffast-math (it would change the host's MXCSR).
  *
  * Semantics (query row i, key j, both within one batch row)
@@ -45,6 +49,15 @@ extern "C" {
 #define HEDDLE_ATTENTION_ABI_MINOR 0u
 #define HEDDLE_ATTENTION_MAGIC 0x4c444548u /* "HEDL", little-endian */
 #define HEDDLE_ATTENTION_ENTRY "heddle_attention_plugin_v1"
+
+/* Sizes in bytes of what the other side passes in minor 0: the least that either side may accept.
+ * (sizeof is larger once a later minor has appended something.) */
+#define HEDDLE_HOST_SIZE_1_0 56u
+#define HEDDLE_DEVICE_SIZE_1_0 32u
+#define HEDDLE_PROBLEM_SIZE_1_0 320u
+#define HEDDLE_VERDICT_SIZE_1_0 112u
+#define HEDDLE_CALL_SIZE_1_0 120u
+#define HEDDLE_PLUGIN_SIZE_1_0 112u
 
 #if defined(__GNUC__)
 #define HEDDLE_EXPORT __attribute__((visibility("default")))
@@ -300,5 +313,32 @@ static inline uint64_t heddle_attention_required_features(const heddle_attention
 #ifdef __cplusplus
 }
 #endif
+
+/* ---- compatibility within major 1 ------------------------------------------------------------
+ *
+ * Promises (tests/unit/plugins/abi keeps every published header and holds us to them)
+ *   - A field never moves, changes its type or its meaning; a value is never reused. New fields come
+ *     at the end of a struct and carry the minor that brought them; structs stay multiples of 8.
+ *   - A plugin that was built against any minor of major 1 runs in every later host of major 1, and
+ *     a plugin of a later minor runs in every earlier host.
+ *
+ * How both sides keep them
+ *   - Who reads a struct that the other side wrote reads no byte at or beyond its struct_size, and
+ *     takes a missing field for zero. Zero always means what was the case before the field existed.
+ *     A struct_size below HEDDLE_..._SIZE_1_0 is an error; one above sizeof is not.
+ *   - Who fills a struct zeroes all of it first and sets struct_size to its own sizeof. A plugin
+ *     says in problem_size and call_size how much of those structs it knows.
+ *   - A new meaning that would make an old plugin compute the wrong thing gets a feature bit in
+ *     0..31. The host compares required_features with known_features and refuses on behalf of a
+ *     plugin that lacks the bit: it is never called. Bits in 32..63 are hints; who does not know one
+ *     ignores it. A plugin refuses with HEDDLE_REASON_FEATURE what it finds in flags and does not
+ *     know.
+ *   - Unknown bits in known_features and properties, unknown reason codes and unknown status values
+ *     are no error: the host prints their number.
+ *   - abi_minor is for messages only. Nothing is decided by comparing it.
+ *
+ * A change that cannot keep these rules makes heddle_attention_plugin_v2. A library may export
+ * several majors at once.
+ */
 
 #endif /* HEDDLE_ATTENTION_H */

@@ -1,10 +1,48 @@
-# bin/heddle, lib/heddle/plugins/*.so, include/heddle/heddle_attention.h
+# What `cmake --install` lays down:
+#   bin/heddle, lib/heddle/plugins/*.so            the program looks for plugins in ../lib/heddle/plugins
+#   include/heddle/heddle_attention.{h,hpp}        what a plugin author needs
+#   share/cmake/heddle-attention, share/pkgconfig  how their build finds it (headers only, so no libdir)
 include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(HEDDLE_PLUGIN_DIR lib/heddle/plugins)
+set(abi ${CMAKE_SOURCE_DIR}/plugins/abi)
+
 if(TARGET heddle)
-install(TARGETS heddle RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS heddle RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-if(TARGET heddle_cpu_sdpa)
-install(TARGETS heddle_cpu_sdpa LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/heddle/plugins)
-endif()
-install(FILES ${CMAKE_SOURCE_DIR}/plugins/abi/heddle_attention.h
+foreach(plugin heddle_cpu_sdpa heddle_torch_sdpa)
+  if(TARGET ${plugin})
+    install(TARGETS ${plugin} LIBRARY DESTINATION ${HEDDLE_PLUGIN_DIR})
+  endif()
+endforeach()
+
+install(FILES ${abi}/heddle_attention.h ${abi}/heddle_attention.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/heddle)
+
+# The package carries the version of the ABI, not of Heddle: it is what a plugin depends on.
+file(STRINGS ${abi}/heddle_attention.h version_lines REGEX "define HEDDLE_ATTENTION_ABI_M(AJ|IN)OR")
+string(REGEX REPLACE ".*MAJOR ([0-9]+)u.*MINOR ([0-9]+)u.*" "\\1.\\2" HEDDLE_ABI_VERSION
+                     "${version_lines}")
+set(HEDDLE_CMAKE_DIR ${CMAKE_INSTALL_DATAROOTDIR}/cmake/heddle-attention)
+
+add_library(heddle_attention_abi INTERFACE)
+set_target_properties(heddle_attention_abi PROPERTIES EXPORT_NAME attention_abi)
+target_include_directories(heddle_attention_abi INTERFACE
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+install(TARGETS heddle_attention_abi EXPORT heddle_attention_targets)
+install(EXPORT heddle_attention_targets NAMESPACE heddle:: FILE heddle-attention-targets.cmake
+        DESTINATION ${HEDDLE_CMAKE_DIR})
+
+configure_package_config_file(${abi}/heddle-attention-config.cmake.in
+  ${CMAKE_BINARY_DIR}/package/heddle-attention-config.cmake
+  INSTALL_DESTINATION ${HEDDLE_CMAKE_DIR}
+  PATH_VARS CMAKE_INSTALL_INCLUDEDIR HEDDLE_PLUGIN_DIR)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/package/heddle-attention-config-version.cmake
+  VERSION ${HEDDLE_ABI_VERSION} COMPATIBILITY SameMajorVersion ARCH_INDEPENDENT)
+configure_file(${abi}/heddle-attention.pc.in ${CMAKE_BINARY_DIR}/package/heddle-attention.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/package/heddle-attention-config.cmake
+              ${CMAKE_BINARY_DIR}/package/heddle-attention-config-version.cmake
+        DESTINATION ${HEDDLE_CMAKE_DIR})
+install(FILES ${CMAKE_BINARY_DIR}/package/heddle-attention.pc
+        DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/pkgconfig)
