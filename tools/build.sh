@@ -9,6 +9,9 @@ shift || true
 mkdir -p "build/$preset"
 log=build/$preset/build.log
 
+# Clones in other folders share what ccache has compiled.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+
 echo "build: preset $preset ($(nproc) cores; log: $log)"
 started=$SECONDS
 if ! { cmake --preset "$preset" "$@" && cmake --build --preset "$preset"; } >"$log" 2>&1; then
