@@ -96,7 +96,7 @@ std::string seconds(std::chrono::milliseconds time) {
 PluginReport judge(const ChildResult& child, const std::string& program,
                    std::chrono::milliseconds deadline) {
   const Lines lines = split_lines(child.report);
-  if (lines.stage.empty()) {
+  if (lines.stage.empty() && !child.timed_out) {
     throw environment_error(
         "plugin",
         fmt::format("{} did not answer as a plugin probe (exit status {}, "
@@ -104,7 +104,9 @@ PluginReport judge(const ChildResult& child, const std::string& program,
                     program, child.exit_status, child.signal, printed(child.output)),
         "set HEDDLE_PROBE_EXE to the path of the heddle executable");
   }
-  const std::string where = lines.report.empty() ? lines.stage : "the end of the process";
+  const std::string where = !lines.report.empty() ? "the end of the process"
+                            : lines.stage.empty() ? "the start of the probe"
+                                                  : lines.stage;
   constexpr const char* kRemedy = "correct or remove the plugin";
   if (child.timed_out) {
     return refuse(fmt::format("gave no answer within {}: it hung in {}{}", seconds(deadline), where,

@@ -30,7 +30,7 @@ TEST(ChildProcess, TellsTheSignal) {
 }
 
 TEST(ChildProcess, EndsAGroupThatDoesNotAnswer) {
-  const ChildResult r = shell("echo started >&3; sleep 100 & sleep 100", 200ms);
+  const ChildResult r = shell("echo started >&3; sleep 100 & sleep 100", 1000ms);
   EXPECT_TRUE(r.timed_out);
   EXPECT_EQ(r.report, "started\n");
 }
