@@ -12,9 +12,12 @@ log=build/$preset/build.log
 # Clones in other folders share what ccache has compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
+options=("$@")
+[ "${CI:-}" = true ] && options+=(-DHEDDLE_WERROR=ON)
+
 echo "build: preset $preset ($(nproc) cores; log: $log)"
 started=$SECONDS
-if ! { cmake --preset "$preset" "$@" && cmake --build --preset "$preset"; } >"$log" 2>&1; then
+if ! { cmake --preset "$preset" "${options[@]}" && cmake --build --preset "$preset"; } >"$log" 2>&1; then
   grep -nE "error|Error|FAILED" "$log" | head -n 30 >&2 || true
   echo "build: failed, see $log" >&2
   exit 1

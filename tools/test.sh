@@ -5,6 +5,6 @@ cd "$(dirname "$0")/.."
 
 bash tools/setup.sh
 python3 tools/check_includes.py
-bash tools/build.sh release -DHEDDLE_WERROR=ON
+bash tools/build.sh release -DHEDDLE_BUILD_TESTS=ON
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 ctest --preset release --output-on-failure "$@"
