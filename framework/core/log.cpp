@@ -8,8 +8,10 @@ namespace heddle::log {
 
 void set_rank(int rank, int world_size) {
   if (world_size > 1) {
-    spdlog::set_pattern("%H:%M:%S %^%l%$ rank " + std::to_string(rank) + ": %v");
+    // No colours: mpirun gives its ranks a terminal even when its own output goes to a file.
+    spdlog::set_pattern("%H:%M:%S %l rank " + std::to_string(rank) + ": %v");
   }
+  if (world_size == 1) spdlog::set_pattern("%H:%M:%S %^%l%$ %v");
   spdlog::set_level(rank == 0 ? spdlog::level::info : spdlog::level::warn);
 }
 

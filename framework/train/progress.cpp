@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kBarWidth = 20;
 
-std::string bar(double done) {
+std::string draw_bar(double done) {
   const int full = std::clamp(static_cast<int>(done * kBarWidth), 0, kBarWidth);
   std::string text;
   for (int i = 0; i < kBarWidth; ++i) text += i < full ? "█" : "·";
@@ -49,7 +49,8 @@ std::string format_step(const StepReport& r) {
   return text + "  eta " + format_duration(r.seconds_left);
 }
 
-Progress::Progress(int64_t every) : every_(every), terminal_(isatty(STDOUT_FILENO) == 1) {}
+Progress::Progress(int64_t every, bool bar)
+    : every_(every), terminal_(bar && isatty(STDOUT_FILENO) == 1) {}
 
 Progress::~Progress() { clear(); }
 
@@ -64,7 +65,7 @@ void Progress::step(const StepReport& report) {
   }
   std::string line = text;
   if (static_cast<int>(text.size()) + kBarWidth + 1 < terminal_columns()) {
-    line = bar(static_cast<double>(report.step) / static_cast<double>(report.total)) + " " + text;
+    line = draw_bar(static_cast<double>(report.step) / static_cast<double>(report.total)) + " " + text;
   }
   std::printf("\r\033[K%s", line.c_str());
   std::fflush(stdout);

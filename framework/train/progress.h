@@ -26,8 +26,9 @@ std::string format_step(const StepReport& report);
 
 class Progress {
  public:
-  // every: steps between plain lines. Writes to stdout.
-  explicit Progress(int64_t every);
+  // every: steps between plain lines. Writes to stdout; a bar only where that is a terminal and
+  // `bar` allows it: mpirun gives its ranks a terminal even when its own output goes to a file.
+  Progress(int64_t every, bool bar);
   ~Progress();
   void step(const StepReport& report);
   // Ends a bar's line, so that other output starts on a fresh one.

@@ -97,7 +97,8 @@ void Trainer::open_folder(bool resumed) {
     write_file_atomically(folder_ + "/config.yaml", dump_config(c));
     metrics_ = std::make_unique<MetricsFile>(folder_ + "/metrics.jsonl",
                                              resumed ? position_.step : 0);
-    progress_ = std::make_unique<Progress>(c.log.every);
+    progress_ = std::make_unique<Progress>(c.log.every,
+                                           run_.launch.launcher == Launcher::kSingle);
     log::info("run folder {}", folder_);
   }
   run_.comm->broadcast(&folder_, 0);
@@ -131,6 +132,7 @@ void Trainer::reduce_gradients() {
 StepResult Trainer::step() {
   const auto started = Clock::now();
   model_->zero_grads();
+  run_.attention->set_step(position_.step + 1);
   const LossSum own = run_micro_steps();
 
   StepResult result;
