@@ -126,32 +126,33 @@ inline Launch plan_backward(const AttentionProblem& p) {
   return launch;
 }
 
-// P^T of one panel and block: p[j][lane] = 2^(k[j] . q[lane] - lse[lane] * log2 e).
-inline void probabilities(const float* k, int64_t k_stride, const float* q, int64_t dim,
-                          int64_t keys, const float* lse, float* p) {
+// scores[j][lane] = k[j] . q[lane]
+inline void scores_of_keys(const float* k, int64_t k_stride, const float* q, int64_t dim,
+                           int64_t keys, float* scores) {
   for_row_tiles(
       keys, [&]<int R>(int64_t j) __attribute__((always_inline)) {
         Tile<R, kPanelVecs> tile;
         tile.clear();
         tile.rows_x_panel(k + j * k_stride, k_stride, q, kPanelWidth, dim);
-        HEDDLE_UNROLL
-        for (int r = 0; r < R; ++r) {
-          HEDDLE_UNROLL
-          for (int v = 0; v < kPanelVecs; ++v) {
-            store(p + (j + r) * kBackwardRows + v * kLanes,
-                  exp2(tile.sum[r][v] - load(lse + v * kLanes) * splat(kLog2E)));
-          }
-        }
+        tile.store_to(scores + j * kBackwardRows, kBackwardRows);
       });
 }
 
-// Probabilities of hidden pairs become 0, and with them dS.
-inline void hide(const PanelMask& mask, Range keys, int64_t first, float* p) {
+// scores -> 2^(score - lse * log2 e) for `keys`, 0 where hidden; row 0 of p is key `first`. A loop
+// of its own, because the polynomial's constants would take the registers of the tile's sums.
+template <bool kMasked>
+inline void probabilities(const PanelMask& mask, Range keys, int64_t first, const float* lse,
+                          float* p) {
+  Vec base[kPanelVecs];
+  HEDDLE_UNROLL
+  for (int v = 0; v < kPanelVecs; ++v) base[v] = load(lse + v * kLanes) * splat(kLog2E);
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     float* row = p + (j - first) * kBackwardRows;
     HEDDLE_UNROLL
     for (int v = 0; v < kPanelVecs; ++v) {
-      store(row + v * kLanes, select(mask.visible(j, v), load(row + v * kLanes), Vec{}));
+      Vec x = exp2(load(row + v * kLanes) - base[v]);
+      if constexpr (kMasked) x = select(mask.visible(j, v), x, Vec{});
+      store(row + v * kLanes, x);
     }
   }
 }
@@ -207,16 +208,6 @@ inline void accumulate_keys(const float* weights, const float* rows, int64_t pad
   int64_t d = 0;
   for (; d + kPanelWidth <= padded_dim; d += kPanelWidth) strip.template operator()<kPanelVecs>(d);
   if (d < padded_dim) strip.template operator()<1>(d);
-}
-
-// Copies `rows` rows of `dim` floats and fills each up with zeros to padded_dim.
-inline void copy_rows(const float* base, int64_t token_stride, int64_t rows, int64_t dim,
-                      int64_t padded_dim, float* out) {
-  for (int64_t i = 0; i < rows; ++i, base += token_stride, out += padded_dim) {
-    int64_t d = 0;
-    for (; d + kLanes <= dim; d += kLanes) store(out + d, load(base + d));
-    if (d < dim) store(out + d, load_partial(base + d, dim - d));
-  }
 }
 
 // dots[lane] = sum_d a[d][lane] b[d][lane], in the order in which score_gradients sums dP: where a
@@ -339,11 +330,12 @@ class BackwardTask {
     ds += (seen.begin - block.begin) * kBackwardRows;
     const float* k = args_.k + key_row(p_.k, seen.begin);
     const float* v = args_.v + key_row(p_.v, seen.begin);
-    probabilities(k, p_.k.token, tile_.q_panels + first * plan_.dim, plan_.dim, seen.size(),
-                  tile_.lse + first, p);
+    const float* lse = tile_.lse + first;
+    scores_of_keys(k, p_.k.token, tile_.q_panels + first * plan_.dim, plan_.dim, seen.size(), p);
     const PanelMask::Parts parts = mask.split(seen);
-    hide(mask, parts.left, seen.begin, p);
-    hide(mask, parts.right, seen.begin, p);
+    probabilities<true>(mask, parts.left, seen.begin, lse, p);
+    probabilities<false>(mask, parts.middle, seen.begin, lse, p);
+    probabilities<true>(mask, parts.right, seen.begin, lse, p);
     score_gradients(v, p_.v.token, tile_.dout_panels + first * plan_.dim, plan_.dim, seen.size(),
                     tile_.delta + first, p, ds);
     accumulate_dq(k, p_.k.token, ds, seen.size(), plan_.dim, tile_.dq_panels + first * plan_.dim);

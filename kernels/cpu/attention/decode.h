@@ -163,7 +163,6 @@ class DecodeTask {
     for (int lane = 0; lane < kLanes; ++lane) top = tops[lane] > top ? tops[lane] : top;
     const float zero = top == -__builtin_inff() ? 0.0f : top;
 
-    // The padding's 2^-125 is below the last bit of a sum that holds the maximum's 1.
     Vec sums = {};
     for (int64_t j = 0; j < padded; j += kLanes) {
       const Vec x = exp2(load(p + j) - splat(zero));

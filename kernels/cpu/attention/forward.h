@@ -9,8 +9,11 @@
 
 namespace heddle::kernels::cpu::HEDDLE_ISA {
 
-inline constexpr int64_t kForwardRows = 128;  // (token, head) rows of a task, roughly
+inline constexpr int64_t kForwardRows = 256;  // (token, head) rows of a task, roughly
 inline constexpr int64_t kForwardKeys = 128;  // keys per block
+
+inline constexpr int64_t kForwardTasks =
+    16;  // tasks wanted at least, at the price of smaller tiles
 
 struct ForwardPlan {
   int64_t group;   // query heads per kv head
@@ -20,7 +23,11 @@ struct ForwardPlan {
   HEDDLE_INLINE explicit ForwardPlan(const AttentionProblem& p) {
     group = p.n_head / p.n_kv_head;
     panels = max_i64(1, kForwardRows / (group * kPanelWidth));
-    tiles = ceil_div(p.q_len, panels * kPanelWidth);
+    tiles = ceil_div(p.q_len, tile_rows());
+    while (panels > 1 && tiles * p.batch * p.n_kv_head < kForwardTasks) {
+      panels = ceil_div(panels, 2);
+      tiles = ceil_div(p.q_len, tile_rows());
+    }
   }
   HEDDLE_INLINE int64_t tile_rows() const { return panels * kPanelWidth; }
 };
@@ -48,72 +55,45 @@ inline Launch plan_forward(const AttentionProblem& p) {
   const ForwardPlan plan(p);
   Launch launch;
   launch.tasks[0] = p.batch * p.n_kv_head * plan.tiles;
-  launch.worker_bytes =
-      static_cast<size_t>(plan.panels * PanelMask::bytes() +
-                          plan.group * plan.panels * ForwardPanel::bytes(p.head_dim) +
-                          Carver::bytes(kForwardKeys * kPanelWidth));
+  launch.worker_bytes = static_cast<size_t>(
+      plan.panels * PanelMask::bytes() +
+      plan.group * plan.panels * ForwardPanel::bytes(p.head_dim) +
+      2 * Carver::bytes(kForwardKeys * p.head_dim) + Carver::bytes(kForwardKeys * kPanelWidth));
   return launch;
 }
 
-// scores[j][lane] = k[j] . q[lane] and the largest of each lane.
-inline void score_block(const float* k, int64_t k_stride, const float* q, int64_t dim, int64_t keys,
-                        float* scores, Vec* top) {
+// scores[j][lane] = k[j] . q[lane] for `keys`, -inf where hidden, and the largest of each lane. Row
+// 0 of k and of scores is key `first`.
+template <bool kMasked>
+inline void score_keys(const PanelMask& mask, Range keys, int64_t first, const float* k,
+                       int64_t k_stride, const float* q, int64_t dim, float* scores, Vec* top,
+                       NextRows& next) {
+  const int64_t offset = keys.begin - first;
   for_row_tiles(
-      keys, [&]<int R>(int64_t j) __attribute__((always_inline)) {
+      keys.size(), [&]<int R>(int64_t n) __attribute__((always_inline)) {
+        const int64_t j = offset + n;
+        next.fetch_one();
         Tile<R, kPanelVecs> tile;
         tile.clear();
         tile.rows_x_panel(k + j * k_stride, k_stride, q, kPanelWidth, dim);
-        tile.store_to(scores + j * kPanelWidth, kPanelWidth);
         HEDDLE_UNROLL
         for (int r = 0; r < R; ++r) {
           HEDDLE_UNROLL
-          for (int v = 0; v < kPanelVecs; ++v) top[v] = max(tile.sum[r][v], top[v]);
+          for (int v = 0; v < kPanelVecs; ++v) {
+            Vec x = tile.sum[r][v];
+            if constexpr (kMasked) {
+              x = select(mask.visible(first + j + r, v), x, splat(-__builtin_inff()));
+            }
+            store(scores + (j + r) * kPanelWidth + v * kLanes, x);
+            top[v] = max(x, top[v]);
+          }
         }
       });
 }
 
-// Hidden scores become -inf.
-HEDDLE_INLINE void hide_scores(const PanelMask& mask, Range keys, int64_t first, float* scores) {
-  for (int64_t j = keys.begin; j < keys.end; ++j) {
-    float* row = scores + (j - first) * kPanelWidth;
-    HEDDLE_UNROLL
-    for (int v = 0; v < kPanelVecs; ++v) {
-      const Vec x = load(row + v * kLanes);
-      store(row + v * kLanes, select(mask.visible(j, v), x, splat(-__builtin_inff())));
-    }
-  }
-}
-
-HEDDLE_INLINE void column_max(const float* scores, int64_t keys, Vec* top) {
-  HEDDLE_UNROLL
-  for (int v = 0; v < kPanelVecs; ++v) top[v] = splat(-__builtin_inff());
-  for (int64_t j = 0; j < keys; ++j) {
-    HEDDLE_UNROLL
-    for (int v = 0; v < kPanelVecs; ++v) {
-      top[v] = max(load(scores + j * kPanelWidth + v * kLanes), top[v]);
-    }
-  }
-}
-
-// scores -> 2^(score - top), added up in sum. exp2 never returns 0, so hidden keys get theirs here.
-template <bool kMasked>
-HEDDLE_INLINE void exponentiate(const PanelMask& mask, Range keys, int64_t first, float* scores,
-                                const Vec* top, Vec* sum) {
-  for (int64_t j = keys.begin; j < keys.end; ++j) {
-    float* row = scores + (j - first) * kPanelWidth;
-    HEDDLE_UNROLL
-    for (int v = 0; v < kPanelVecs; ++v) {
-      Vec p = exp2(load(row + v * kLanes) - top[v]);
-      if constexpr (kMasked) p = select(mask.visible(j, v), p, Vec{});
-      store(row + v * kLanes, p);
-      sum[v] += p;
-    }
-  }
-}
-
-// Softmax numerators of one block and the panel's new state. Returns in `shrink` what the panel's
-// earlier output has to be multiplied with.
-inline void softmax_block(const PanelMask& mask, Range keys, const Vec* block_top, float* scores,
+// scores -> 2^(score - top), and the panel's new state. Hidden scores become exactly 0. Returns in
+// `shrink` what the panel's earlier output has to be multiplied with.
+inline void softmax_block(int64_t keys, const Vec* block_top, float* scores,
                           const ForwardPanel& panel, Vec* shrink) {
   Vec top[kPanelVecs], sum[kPanelVecs];
   HEDDLE_UNROLL
@@ -126,10 +106,14 @@ inline void softmax_block(const PanelMask& mask, Range keys, const Vec* block_to
     shrink[v] = exp2(old_top - top[v]);
     sum[v] = load(panel.sum + v * kLanes) * shrink[v];
   }
-  const PanelMask::Parts parts = mask.split(keys);
-  exponentiate<true>(mask, parts.left, keys.begin, scores, top, sum);
-  exponentiate<false>(mask, parts.middle, keys.begin, scores, top, sum);
-  exponentiate<true>(mask, parts.right, keys.begin, scores, top, sum);
+  for (float* row = scores; row < scores + keys * kPanelWidth; row += kPanelWidth) {
+    HEDDLE_UNROLL
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const Vec p = exp2(load(row + v * kLanes) - top[v]);
+      store(row + v * kLanes, p);
+      sum[v] += p;
+    }
+  }
   HEDDLE_UNROLL
   for (int v = 0; v < kPanelVecs; ++v) store(panel.sum + v * kLanes, sum[v]);
 }
@@ -158,7 +142,10 @@ class ForwardTask {
     masks_ = static_cast<PanelMask*>(context.worker);
     panel_bytes_ = ForwardPanel::bytes(p.head_dim);
     panels_ = static_cast<char*>(context.worker) + plan_.panels * PanelMask::bytes();
-    scores_ = reinterpret_cast<float*>(panels_ + plan_.group * plan_.panels * panel_bytes_);
+    Carver carve(panels_ + plan_.group * plan_.panels * panel_bytes_);
+    k_block_ = carve.floats(kForwardKeys * p.head_dim);
+    v_block_ = carve.floats(kForwardKeys * p.head_dim);
+    scores_ = carve.floats(kForwardKeys * kPanelWidth);
   }
 
   void run() {
@@ -169,12 +156,7 @@ class ForwardTask {
     }
     const Range keys = keys_of_queries(mask, rows_);
     for (int64_t j = keys.begin; j < keys.end; j += kForwardKeys) {
-      const Range block{j, min_i64(j + kForwardKeys, keys.end)};
-      for (int64_t n = 0; n * kPanelWidth < rows_.size(); ++n) {
-        const Range seen = intersect(block, masks_[n].hull);
-        if (seen.empty()) continue;
-        for (int64_t g = 0; g < plan_.group; ++g) attend(masks_[n], seen, panel(n, g));
-      }
+      attend_block({j, min_i64(j + kForwardKeys, keys.end)}, keys.end);
     }
     for (int64_t n = 0; n * kPanelWidth < rows_.size(); ++n) end_panels(n);
   }
@@ -187,12 +169,36 @@ class ForwardTask {
   ForwardPanel panel(int64_t n, int64_t g) const {
     return ForwardPanel(panels_ + (n * plan_.group + g) * panel_bytes_, p_.head_dim);
   }
-  const float* key_row(const float* base, const TensorStrides& s, int64_t j) const {
-    return base + batch_ * s.batch + j * s.token + kv_head_ * s.head;
+  Rows rows(const float* base, const TensorStrides& s, int64_t j) const {
+    return {base + batch_ * s.batch + j * s.token + kv_head_ * s.head, s.token};
+  }
+  // The rows of a block, where the caller has them if they are dense, else copied together: one
+  // copy serves all panels and heads of the task, and rows a power of two apart would fight for the
+  // same places in the caches.
+  Rows stage(const float* base, const TensorStrides& s, Range block, float* copy) const {
+    const Rows from = rows(base, s, block.begin);
+    if (from.stride == p_.head_dim) return from;
+    copy_rows(from.data, from.stride, block.size(), p_.head_dim, p_.head_dim, copy);
+    return {copy, p_.head_dim};
   }
   // Offset of token i of the group's head g.
   int64_t query_row(const TensorStrides& s, int64_t i, int64_t g) const {
     return batch_ * s.batch + i * s.token + (kv_head_ * plan_.group + g) * s.head;
+  }
+
+  void attend_block(Range block, int64_t keys_end) const {
+    const Rows k = stage(args_.k, p_.k, block, k_block_);
+    const Rows v = stage(args_.v, p_.v, block, v_block_);
+    NextRows next{rows(args_.k, p_.k, block.end), rows(args_.v, p_.v, block.end),
+                  min_i64(kForwardKeys, keys_end - block.end), p_.head_dim};
+    for (int64_t n = 0; n * kPanelWidth < rows_.size(); ++n) {
+      const Range seen = intersect(block, masks_[n].hull);
+      if (seen.empty()) continue;
+      const int64_t offset = seen.begin - block.begin;
+      for (int64_t g = 0; g < plan_.group; ++g) {
+        attend(masks_[n], seen, k.from(offset), v.from(offset), panel(n, g), next);
+      }
+    }
   }
 
   void begin_panels(int64_t n) const {
@@ -209,21 +215,21 @@ class ForwardTask {
     }
   }
 
-  void attend(const PanelMask& mask, Range keys, const ForwardPanel& state) const {
+  void attend(const PanelMask& mask, Range keys, Rows k, Rows v, const ForwardPanel& state,
+              NextRows& next) const {
     Vec top[kPanelVecs], shrink[kPanelVecs];
     HEDDLE_UNROLL
-    for (int v = 0; v < kPanelVecs; ++v) top[v] = splat(-__builtin_inff());
-    score_block(key_row(args_.k, p_.k, keys.begin), p_.k.token, state.q, p_.head_dim, keys.size(),
-                scores_, top);
-    if (mask.hides_in(keys)) {
-      const PanelMask::Parts parts = mask.split(keys);
-      hide_scores(mask, parts.left, keys.begin, scores_);
-      hide_scores(mask, parts.right, keys.begin, scores_);
-      column_max(scores_, keys.size(), top);
-    }
-    softmax_block(mask, keys, top, scores_, state, shrink);
-    accumulate_out(key_row(args_.v, p_.v, keys.begin), p_.v.token, scores_, keys.size(),
-                   p_.head_dim, shrink, state.out);
+    for (int n = 0; n < kPanelVecs; ++n) top[n] = splat(-__builtin_inff());
+    const int64_t dim = p_.head_dim;
+    const PanelMask::Parts parts = mask.split(keys);
+    score_keys<true>(mask, parts.left, keys.begin, k.data, k.stride, state.q, dim, scores_, top,
+                     next);
+    score_keys<false>(mask, parts.middle, keys.begin, k.data, k.stride, state.q, dim, scores_, top,
+                      next);
+    score_keys<true>(mask, parts.right, keys.begin, k.data, k.stride, state.q, dim, scores_, top,
+                     next);
+    softmax_block(keys.size(), top, scores_, state, shrink);
+    accumulate_out(v.data, v.stride, scores_, keys.size(), dim, shrink, state.out);
   }
 
   void end_panels(int64_t n) const {
@@ -256,7 +262,9 @@ class ForwardTask {
   PanelMask* masks_;  // one per panel of the tile
   char* panels_;      // ForwardPanel (panel, head of the group)
   int64_t panel_bytes_;
-  float* scores_;  // (kForwardKeys, width)
+  float* k_block_;  // (kForwardKeys, D)
+  float* v_block_;  // (kForwardKeys, D)
+  float* scores_;   // (kForwardKeys, width)
   int64_t batch_, kv_head_;
   Range rows_;
 };

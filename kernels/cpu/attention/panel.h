@@ -47,15 +47,28 @@ struct alignas(kWorkspaceAlign) PanelMask {
   HEDDLE_INLINE void set(const AttentionMask& mask, Range rows) {
     hull = keys_of_queries(mask, rows);
     common = common_keys_of_queries(mask, rows);
-    int32_t lane_begin[kPanelWidth], lane_end[kPanelWidth];
-    for (int lane = 0; lane < kPanelWidth; ++lane) {
-      // Lanes past the last query repeat it: finite numbers that nobody reads.
-      const Range keys = keys_of_query(mask, min_i64(rows.begin + lane, rows.end - 1));
-      lane_begin[lane] = static_cast<int32_t>(keys.begin - hull.begin);
-      lane_end[lane] = static_cast<int32_t>(keys.end - hull.begin);
+    // The ends of a row's keys rise by one from lane to lane between their limits. Lanes past the
+    // last query go on rising: they are finite numbers that nobody reads.
+    const int64_t self = mask.q_pos0 + rows.begin - mask.k_pos0;
+    set_ramp(begin, self - mask.window_left, mask.window_left < 0 ? 0 : mask.k_len);
+    set_ramp(end, mask.causal ? self + 1 : mask.k_len, mask.k_len);
+    HEDDLE_UNROLL
+    for (int v = 0; v < kPanelVecs; ++v) {
+      begin[v] -= splat(static_cast<int32_t>(hull.begin));
+      end[v] -= splat(static_cast<int32_t>(hull.begin));
     }
-    __builtin_memcpy(begin, lane_begin, sizeof(begin));
-    __builtin_memcpy(end, lane_end, sizeof(end));
+  }
+
+  // lanes[n] = clamp(first + n, 0, limit)
+  HEDDLE_INLINE static void set_ramp(VecI* lanes, int64_t first, int64_t limit) {
+    const VecI low = splat(0), high = splat(static_cast<int32_t>(limit));
+    const auto base = static_cast<int32_t>(clamp_i64(first, -kPanelWidth, limit));
+    HEDDLE_UNROLL
+    for (int v = 0; v < kPanelVecs; ++v) {
+      VecI x = splat(base + v * kLanes) + lane_numbers();
+      x = x > low ? x : low;
+      lanes[v] = x < high ? x : high;
+    }
   }
 
   // All ones in the lanes whose query sees key j.
@@ -73,67 +86,100 @@ struct alignas(kWorkspaceAlign) PanelMask {
     const int64_t right_begin = clamp_i64(common.end, left_end, keys.end);
     return {{keys.begin, left_end}, {left_end, right_begin}, {right_begin, keys.end}};
   }
-  HEDDLE_INLINE bool hides_in(Range keys) const {
-    return keys.begin < common.begin || keys.end > common.end;
+};
+
+// Rows of a matrix with their distance.
+struct Rows {
+  const float* data;
+  int64_t stride;
+
+  HEDDLE_INLINE Rows from(int64_t j) const { return {data + j * stride, stride}; }
+};
+
+// Two matrices' rows of the next block, fetched into L2 a row at a time between the tiles of the
+// current one: rows are far apart and no hardware prefetcher foresees them.
+struct NextRows {
+  Rows a, b;
+  int64_t left;  // rows not yet asked for, none when negative
+  int64_t dim;
+
+  HEDDLE_INLINE void fetch_one() {
+    if (left <= 0) return;
+    --left;
+    for (int64_t d = 0; d < dim; d += 16) {
+      __builtin_prefetch(a.data + d, 0, 2);
+      __builtin_prefetch(b.data + d, 0, 2);
+    }
+    a = a.from(1);
+    b = b.from(1);
   }
 };
+
+// Copies `rows` rows of `dim` floats; each is filled up with zeros to out_stride.
+inline void copy_rows(const float* base, int64_t token_stride, int64_t rows, int64_t dim,
+                      int64_t out_stride, float* out) {
+  for (int64_t i = 0; i < rows; ++i, base += token_stride, out += out_stride) {
+    int64_t d = 0;
+    for (; d + kLanes <= dim; d += kLanes) store(out + d, load(base + d));
+    for (; d < dim; ++d) out[d] = base[d];
+    for (; d < out_stride; ++d) out[d] = 0.0f;
+  }
+}
+
+// Four queries' worth of d..d+3 in each quarter, transposed: x[e] holds element d + e of all lanes.
+HEDDLE_INLINE void load_transposed(const float* base, int64_t token_stride, Vec x[4]) {
+  HEDDLE_UNROLL
+  for (int r = 0; r < 4; ++r) x[r] = load_quarters(base + r * token_stride, 4 * token_stride);
+  transpose_quarters(x);
+}
+
+HEDDLE_INLINE void store_transposed(Vec x[4], float* base, int64_t token_stride) {
+  transpose_quarters(x);
+  HEDDLE_UNROLL
+  for (int r = 0; r < 4; ++r) store_quarters(base + r * token_stride, 4 * token_stride, x[r]);
+}
 
 // panel[d][lane] = scale * row(lane)[d]; lanes at `rows` and beyond become 0.
 inline void pack_panel(const float* base, int64_t token_stride, int64_t rows, int64_t dim,
                        float scale, float* panel) {
-  for (int v = 0; v < kPanelVecs; ++v) {
-    const float* row[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const int64_t i = v * kLanes + lane;
-      row[lane] = i < rows ? base + i * token_stride : kZeroRow;
-    }
+  for (int v = 0; v < kPanelVecs; ++v, base += kLanes * token_stride, rows -= kLanes) {
     float* out = panel + v * kLanes;
     int64_t d = 0;
-    for (; d + 4 <= dim; d += 4) {
-      Vec x[4];
-      HEDDLE_UNROLL
-      for (int r = 0; r < 4; ++r) x[r] = load_quarters(row + r, d);
-      transpose_quarters(x);
-      HEDDLE_UNROLL
-      for (int r = 0; r < 4; ++r) store(out + (d + r) * kPanelWidth, x[r] * splat(scale));
+    if (rows >= kLanes) {
+      for (; d + 4 <= dim; d += 4) {
+        Vec x[4];
+        load_transposed(base + d, token_stride, x);
+        HEDDLE_UNROLL
+        for (int e = 0; e < 4; ++e) store(out + (d + e) * kPanelWidth, x[e] * splat(scale));
+      }
     }
     for (; d < dim; ++d) {
-      for (int lane = 0; lane < kLanes; ++lane) out[d * kPanelWidth + lane] = row[lane][d] * scale;
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        out[d * kPanelWidth + lane] = lane < rows ? base[lane * token_stride + d] * scale : 0.0f;
+      }
     }
   }
-}
-
-template <int... G>
-HEDDLE_INLINE void store_quarters(Vec x, float* const* row, int64_t d,
-                                  std::integer_sequence<int, G...>) {
-  (store_quad(row[4 * G] + d, quarter<G>(x)), ...);
 }
 
 // row(lane)[d] = scale[lane] * panel[d][lane] for the first `rows` lanes.
 inline void unpack_panel(const float* panel, const Vec* scale, int64_t dim, float* base,
                          int64_t token_stride, int64_t rows) {
-  float sink[kMaxHeadDim];
-  for (int v = 0; v < kPanelVecs; ++v) {
-    float* row[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const int64_t i = v * kLanes + lane;
-      row[lane] = i < rows ? base + i * token_stride : sink;
-    }
+  for (int v = 0; v < kPanelVecs; ++v, base += kLanes * token_stride, rows -= kLanes) {
     const float* in = panel + v * kLanes;
     int64_t d = 0;
-    for (; d + 4 <= dim; d += 4) {
-      Vec x[4];
-      HEDDLE_UNROLL
-      for (int r = 0; r < 4; ++r) x[r] = load(in + (d + r) * kPanelWidth) * scale[v];
-      transpose_quarters(x);
-      HEDDLE_UNROLL
-      for (int r = 0; r < 4; ++r) {
-        store_quarters(x[r], row + r, d, std::make_integer_sequence<int, kLanes / 4>{});
+    if (rows >= kLanes) {
+      for (; d + 4 <= dim; d += 4) {
+        Vec x[4];
+        HEDDLE_UNROLL
+        for (int e = 0; e < 4; ++e) x[e] = load(in + (d + e) * kPanelWidth) * scale[v];
+        store_transposed(x, base + d, token_stride);
       }
     }
     for (; d < dim; ++d) {
       const Vec x = load(in + d * kPanelWidth) * scale[v];
-      for (int lane = 0; lane < kLanes; ++lane) row[lane][d] = x[lane];
+      for (int64_t lane = 0; lane < kLanes && lane < rows; ++lane) {
+        base[lane * token_stride + d] = x[lane];
+      }
     }
   }
 }

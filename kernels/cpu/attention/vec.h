@@ -76,12 +76,13 @@ HEDDLE_INLINE void store_partial(float* p, Vec x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
-// 2^x for x <= 127 with a relative error of at most 2e-7. Below -125 the result stays at 2^-125,
-// so never subnormal and never 0: whoever needs a hard zero (hidden keys) writes it. NaN stays NaN.
+// 2^x for x < 127.5 with a relative error of at most 2e-7; exactly 0 below -126.5, so that a score
+// of -inf gives a weight of 0. NaN stays NaN.
 HEDDLE_INLINE Vec exp2(Vec x) {
-  // 1.5 * 2^23 leaves the nearest integer in the low bits; + 127 makes it an exponent field.
+  // 1.5 * 2^23 leaves the nearest integer in the low bits; + 127 makes it an exponent field,
+  // which is 0 for -127.
   constexpr float kRound = 12582912.0f + 127.0f;
-  const Vec clamped = max(splat(-125.0f), x);
+  const Vec clamped = max(splat(-127.0f), x);
   const Vec shifted = clamped + splat(kRound);
   const Vec power = as_float(as_int(shifted) << 23);
   const Vec f = clamped - (shifted - splat(kRound));  // in [-0.5, 0.5]
@@ -114,6 +115,14 @@ HEDDLE_INLINE Vec pairs_high(Vec a, Vec b, std::integer_sequence<int, I...>) {
 }
 using LaneIndices = std::make_integer_sequence<int, kLanes>;
 
+template <int... I>
+HEDDLE_INLINE VecI lane_numbers(std::integer_sequence<int, I...>) {
+  return VecI{I...};
+}
+HEDDLE_INLINE VecI lane_numbers() {
+  return lane_numbers(LaneIndices{});
+}
+
 // Transposes the 4x4 matrix that each quarter of x[0..3] holds.
 HEDDLE_INLINE void transpose_quarters(Vec x[4]) {
   constexpr LaneIndices kAll{};
@@ -125,29 +134,42 @@ HEDDLE_INLINE void transpose_quarters(Vec x[4]) {
   x[3] = pairs_high(c, d, kAll);
 }
 
-// Quarter g of the result is four floats at base[4 * g].
-HEDDLE_INLINE Vec load_quarters(const float* const* base, int64_t offset) {
-#if HEDDLE_LANES == 4
-  return load_quad(base[0] + offset);
-#else
-  const Quad a = load_quad(base[0] + offset), b = load_quad(base[4] + offset);
-#if HEDDLE_LANES == 8
-  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
-#else
-  const Quad c = load_quad(base[8] + offset), d = load_quad(base[12] + offset);
-  const auto low = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
-  const auto high = __builtin_shufflevector(c, d, 0, 1, 2, 3, 4, 5, 6, 7);
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-#endif
-#endif
-}
-
 template <int G>
 HEDDLE_INLINE Quad quarter(Vec x) {
 #if HEDDLE_LANES == 4
   return x;
 #else
   return __builtin_shufflevector(x, x, 4 * G, 4 * G + 1, 4 * G + 2, 4 * G + 3);
+#endif
+}
+
+// Quarter g is four floats at base + g * stride.
+HEDDLE_INLINE Vec load_quarters(const float* base, int64_t stride) {
+#if HEDDLE_LANES == 4
+  (void)stride;
+  return load_quad(base);
+#else
+  const Quad a = load_quad(base), b = load_quad(base + stride);
+#if HEDDLE_LANES == 8
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+#else
+  const Quad c = load_quad(base + 2 * stride), d = load_quad(base + 3 * stride);
+  const auto low = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+  const auto high = __builtin_shufflevector(c, d, 0, 1, 2, 3, 4, 5, 6, 7);
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#endif
+#endif
+}
+HEDDLE_INLINE void store_quarters(float* base, int64_t stride, Vec x) {
+  store_quad(base, quarter<0>(x));
+#if HEDDLE_LANES == 4
+  (void)stride;
+#else
+  store_quad(base + stride, quarter<1>(x));
+#if HEDDLE_LANES == 16
+  store_quad(base + 2 * stride, quarter<2>(x));
+  store_quad(base + 3 * stride, quarter<3>(x));
+#endif
 #endif
 }
 
