@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "framework/cli/commands.h"
+#include "framework/cli/plugin_check.h"
 #include "framework/cli/plugin_commands.h"
 
 namespace heddle {
@@ -30,6 +31,7 @@ void add_plugin_command(CLI::App& app, int& exit_code) {
   CLI::App* plugin = app.add_subcommand("plugin", "Attention plugins");
   plugin->require_subcommand(1);
   add_list(*plugin, exit_code);
+  add_check(*plugin, exit_code);
 
   auto path = std::make_shared<std::string>();
   CLI::App* probe = app.add_subcommand("plugin-probe")->group("");

@@ -1,0 +1,98 @@
+#include "framework/cli/plugin_check_rule.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <exception>
+#include <string_view>
+
+#include "framework/attention/child_process.h"
+#include "framework/attention/names.h"
+#include "framework/attention/plugin.h"
+#include "framework/core/error.h"
+#include "framework/core/parallel_for.h"
+#include "plugins/conformance/rules.h"
+
+namespace heddle {
+namespace {
+
+// What the parent reads at most; later progress is dropped so that the result still fits.
+constexpr size_t kMostProgress = 700'000;
+
+class Wire {
+ public:
+  explicit Wire(int fd) : fd_(fd) {}
+
+  void progress(const std::string& text) {
+    if (sent_ > kMostProgress) return;
+    send("# " + text);
+  }
+  void send(const std::string& line) {
+    std::string bytes = line + "\n";
+    sent_ += bytes.size();
+    std::string_view rest = bytes;
+    while (!rest.empty()) {
+      const ssize_t n = ::write(fd_, rest.data(), rest.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return;
+      rest.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+
+ private:
+  int fd_;
+  size_t sent_ = 0;
+};
+
+conformance::Options make_options(const RuleArguments& arguments) {
+  conformance::Options options;
+  options.quick = arguments.quick;
+  options.seed = arguments.seed;
+  options.only_op = operation_of(arguments.op);
+  std::string error;
+  if (!arguments.spec.empty()) options.only = conformance::parse_spec(arguments.spec, &error);
+  return options;
+}
+
+void check(const RuleArguments& arguments, Wire& wire) {
+  const auto progress = [&wire](const std::string& text) { wire.progress(text); };
+  progress("the start of the check");
+  set_num_threads(static_cast<int>(conformance::kMostWorkers));
+  PluginLibrary& library = PluginLibrary::load(arguments.path, progress);
+  wire.send("@ " + library.name() + "\t" + library.version());
+  if (library.table().device_type != HEDDLE_DEVICE_CPU) {
+    throw plugin_error("serves " + device_name(library.table().device_type) +
+                           ", and the suite runs on the CPU",
+                       "check it on a heddle that has this device");
+  }
+  conformance::prepare_process();
+  conformance::Session session(library.table(), progress);
+  const conformance::Rule& rule = *conformance::find_rule(arguments.rule);
+  wire.send("= " + to_line(conformance::run_rule(session, rule, make_options(arguments))));
+}
+
+}  // namespace
+
+uint32_t operation_of(const std::string& name) {
+  for (const uint32_t op : {HEDDLE_OP_FORWARD, HEDDLE_OP_BACKWARD, HEDDLE_OP_DECODE}) {
+    if (name == op_name(op)) return op;
+  }
+  return 0;
+}
+
+int run_check_rule(const RuleArguments& arguments) {
+  Wire wire(child_report_descriptor());
+  try {
+    check(arguments, wire);
+    wire.progress("the end of the process");
+    return 0;
+  } catch (const Error& e) {
+    wire.send("! " + e.message() + (e.remedy().empty() ? "" : ". " + e.remedy()));
+  } catch (const std::exception& e) {
+    wire.send(std::string("! ") + e.what());
+  }
+  return 0;
+}
+
+}  // namespace heddle

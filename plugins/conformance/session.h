@@ -1,0 +1,87 @@
+// A plugin in this process, as the rules talk to it: contexts on the suite's hosts, its query(),
+// and what it can do at all.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugins/abi/heddle_attention.h"
+#include "plugins/conformance/case.h"
+#include "plugins/conformance/host.h"
+#include "plugins/conformance/memory.h"
+
+namespace heddle::conformance {
+
+struct Reason {
+  uint32_t code = 0;
+  std::string field, got, want, hint;
+};
+std::string describe(const Reason& reason);
+
+// What query() said, or what was refused on the plugin's behalf.
+struct Answer {
+  bool supported = false;
+  bool asked = true;  // false: refused on its behalf (no such function, unknown feature)
+  std::string kernel;
+  uint64_t workspace_bytes = 0, workspace_align = 64;
+  uint32_t reason_count = 0;
+  std::vector<Reason> reasons;
+  std::string violation;  // how the answer breaks the header; empty: it does not
+
+  std::string refusal() const;
+};
+
+// What of a case may be replaced by what the plugin can do.
+enum class Adapt { kAll, kAllButHeadDim, kNothing };
+
+class Session {
+ public:
+  // Told the spec of every case before the plugin runs it.
+  using Progress = std::function<void(const std::string&)>;
+
+  // `table` has passed negotiation: sizes, magic and required functions are right.
+  explicit Session(const heddle_attention_plugin& table, Progress progress = {});
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const heddle_attention_plugin& table() const { return *table_; }
+  bool has(uint32_t property) const { return (table_->properties & property) != 0; }
+  bool offers(uint32_t op) const;
+  Memory& memory() const { return host_memory(); }
+  void progress(const std::string& spec) const {
+    if (progress_) progress_(spec);
+  }
+
+  // The host and the context for a number of workers. Contexts are made on first use, the one for
+  // most workers at construction. Throws std::runtime_error with the plugin's text if it refuses.
+  Host& host(int64_t workers);
+  heddle_attention_ctx* context(int64_t workers);
+  // A further context on that host, for rules about several; the caller destroys it.
+  heddle_attention_ctx* new_context(int64_t workers);
+
+  Answer query(const heddle_attention_problem& problem, uint32_t capacity = 8) const;
+
+  // The case with what the plugin cannot do at all replaced by the nearest that it can: data type,
+  // alignment, lse, head_dim. Left alone where nothing helps.
+  Case adapted(Case c, Adapt adapt = Adapt::kAll) const;
+  const std::vector<uint32_t>& dtypes() const { return dtypes_; }
+
+ private:
+  bool accepts(const Case& c) const;
+  void explore();
+
+  const heddle_attention_plugin* table_;
+  Progress progress_;
+  std::array<std::unique_ptr<Host>, kMostWorkers + 1> hosts_;
+  std::array<heddle_attention_ctx*, kMostWorkers + 1> contexts_{};
+  std::vector<uint32_t> dtypes_;
+  std::vector<int64_t> head_dims_;  // of a ladder
+  uint32_t align_ = 4;
+  bool lse_ = true;
+};
+
+}  // namespace heddle::conformance
