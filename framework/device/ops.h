@@ -17,7 +17,7 @@
 namespace heddle {
 
 inline constexpr float kRmsEps = 1.1920929e-7f;
-inline constexpr int64_t kSmearChannels = 24;   // inputs of the smear gate
+inline constexpr int64_t kSmearChannels = 24;      // inputs of the smear gate
 inline constexpr int64_t kValueGateChannels = 12;  // inputs of a value-embedding gate
 
 // Positions of equal ids in a micro-batch, so that scatter-adds into embedding tables are
@@ -39,12 +39,12 @@ struct Mix {
 };
 
 // Rotary position embedding on halves and the norm that follows, applied in place to one of q, k.
-//   (x1, x2) -> (x1 cos + x2 sin, -x1 sin + x2 cos), then, with norm, scale * rms(.), else scale * .
+//   (x1, x2) -> (x1 cos + x2 sin, -x1 sin + x2 cos), then scale * rms(.) with norm, else scale * x
 struct RopeNorm {
   const float* cos = nullptr;  // (positions, D/2)
   const float* sin = nullptr;
-  int64_t seq_len = 0;               // T: row n is at position pos0[n / T] + n % T
-  const int32_t* pos0 = nullptr;     // (B) or nullptr for zeros
+  int64_t seq_len = 0;            // T: row n is at position pos0[n / T] + n % T
+  const int32_t* pos0 = nullptr;  // (B) or nullptr for zeros
   int64_t heads = 0;
   int64_t head_dim = 0;
   bool norm = true;
@@ -69,9 +69,10 @@ class Ops {
   // sum of squares in fp64; blocks until it is known
   virtual double sum_squares(const float* x, int64_t n) = 0;
 
-  // ---- matrix products, row-major: c = alpha * op(a) op(b) + beta * c
-  virtual void matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b,
-                      const Matrix& c, float alpha = 1.0f, float beta = 0.0f) = 0;
+  // ---- matrix products, row-major: c = alpha * op(a) op(b) + beta * c; with beta 0 what c held
+  // does not matter (NaN included)
+  virtual void matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b, const Matrix& c,
+                      float alpha = 1.0f, float beta = 0.0f) = 0;
   // Calls body(i, worker) for i in [0, n); bodies are independent and may run side by side, each
   // on one worker (< workers()), where their products use one thread.
   virtual void run_independent(int64_t n, const std::function<void(int64_t, int)>& body) = 0;
@@ -79,6 +80,7 @@ class Ops {
 
   // ---- tokens and embeddings
   virtual void index_tokens(const int32_t* tokens, int64_t n, int64_t vocab, TokenIndex* index) = 0;
+  // Token ids outside of [0, vocab) are a heddle::Error, here and wherever tokens come in.
   // u (N, C) = rms(wte[tokens]); rstd (N)
   virtual void embed_norm_forward(const int32_t* tokens, int64_t n, const Matrix& wte, float* u,
                                   float* rstd) = 0;
@@ -91,7 +93,7 @@ class Ops {
   virtual void smear_forward(const float* u, int64_t batch, int64_t seq_len, int64_t channels,
                              const float* w, const float* lambda, const float* prev, float* x,
                              float* gate) = 0;
-  // du overwritten; dw (24) +=, dlambda (1) +=
+  // du overwritten, must not overlap dx; dw (24) +=, dlambda (1) +=
   virtual void smear_backward(const float* dx, const float* u, const float* gate, int64_t batch,
                               int64_t seq_len, int64_t channels, const float* w,
                               const float* lambda, float* du, float* dw, float* dlambda) = 0;
@@ -103,10 +105,9 @@ class Ops {
   // dy_total = dy + norm backward of dh (dy nullptr: none); dx = a*dy_total (dx may be dy);
   // dz += sign*b*dy_total; da (1) += sum dy_total*x; db (1) += sign * sum dy_total*z.
   // x, z, dz, da, db are only touched for factors that exist.
-  virtual void mix_norm_backward(const Mix& mix, const float* dh, const float* h,
-                                 const float* rstd, const float* dy, const float* x,
-                                 const float* z, int64_t n, int64_t channels, float* dx, float* dz,
-                                 float* da, float* db) = 0;
+  virtual void mix_norm_backward(const Mix& mix, const float* dh, const float* h, const float* rstd,
+                                 const float* dy, const float* x, const float* z, int64_t n,
+                                 int64_t channels, float* dx, float* dz, float* da, float* db) = 0;
 
   // ---- attention inputs
   // x is a (N, heads*D) column slice; rstd (N, heads) is written when norm.
@@ -132,8 +133,9 @@ class Ops {
   // logits (N, V) = softcap of h w^T, cropped to V columns; softcap 0: none
   virtual void head_logits(const Matrix& h, const Matrix& w, int64_t vocab, float softcap,
                            const Matrix& logits) = 0;
-  // Cross-entropy in nats per row, 0 where target < 0. Logits exist for one chunk of rows at a
-  // time, in scratch (chunk, Vp). argmax (N) optional. With dh: the gradient of the SUM of losses,
+  // Cross-entropy in nats per row, 0 where target < 0; a target >= V is a heddle::Error. Logits
+  // exist for one chunk of rows at a time, in scratch (chunk, Vp), used as plain memory: about 1024
+  // rows are best on the CPU. argmax (N) optional. With dh: the gradient of the SUM of losses,
   // dh (N, C) overwritten, dw (Vp, C) +=; loss only when dh is nullptr.
   virtual void head_loss(const Matrix& h, const Matrix& w, int64_t vocab, float softcap,
                          const int32_t* targets, const Matrix& scratch, float* loss,

@@ -3,6 +3,9 @@
 // primitive; it keeps the order of every sum, and needs no primitive cache, no scratch of ours and
 // no operator new inside oneDNN.
 #include <dnnl.h>
+#ifndef _OPENMP
+#include <omp.h>
+#endif
 
 #include <algorithm>
 
@@ -62,6 +65,10 @@ struct Product {
 
   // c[i : i + m, j : j + n]
   void tile(int64_t i, int64_t m, int64_t j, int64_t n) const {
+#ifndef _OPENMP
+    // The pool is std::thread (thread sanitizer): oneDNN sees no OpenMP region around it.
+    omp_set_num_threads(1);
+#endif
     const dnnl_status_t status = dnnl_sgemm(
         trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, trans_a ? a + i : a + i * lda,
         lda, trans_b ? b + j * ldb : b + j, ldb, beta, c + i * ldc + j, ldc);

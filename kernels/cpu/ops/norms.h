@@ -85,26 +85,26 @@ void smear_backward(const SmearGrad& op, int64_t begin, int64_t end, double* sum
   }
 }
 
-template <bool kHasZ, bool kKeepY>
+template <bool kMixes, bool kHasZ>
 HEDDLE_INLINE void mix_norm_rows(const MixNorm& op, int64_t begin, int64_t end) {
   const int64_t channels = op.channels;
   const float a = op.a, b = op.b;
   for (int64_t n = begin; n < end; ++n) {
     const float* x = op.x + n * channels;
     const float* z = kHasZ ? op.z + n * channels : nullptr;
-    float* y = kKeepY ? op.y + n * channels : nullptr;
+    float* y = kMixes ? op.y + n * channels : nullptr;
     float* h = op.h + n * channels;
     Sum squares;
     each_vector(channels, [&](int64_t i, auto io, int slot) HEDDLE_LAMBDA {
-      Vec mixed = io.load(x + i) * a;
+      Vec mixed = io.load(x + i);
+      if constexpr (kMixes) mixed *= a;
       if constexpr (kHasZ) mixed += io.load(z + i) * b;
-      if constexpr (kKeepY) io.store(y + i, mixed);
+      if constexpr (kMixes) io.store(y + i, mixed);
       squares.part[slot] += mixed * mixed;
-      if constexpr (!kKeepY) io.store(h + i, mixed);
     });
     const float rstd = reciprocal_rms(squares.total(), channels, op.eps);
     op.rstd[n] = rstd;
-    const float* mixed = kKeepY ? y : h;
+    const float* mixed = kMixes ? y : x;
     each_vector(channels, [&](int64_t i, auto io, int)
                               HEDDLE_LAMBDA { io.store(h + i, io.load(mixed + i) * rstd); });
   }
@@ -112,10 +112,9 @@ HEDDLE_INLINE void mix_norm_rows(const MixNorm& op, int64_t begin, int64_t end) 
 
 void mix_norm_forward(const MixNorm& op, int64_t begin, int64_t end) {
   if (op.y == nullptr) {
-    op.z == nullptr ? mix_norm_rows<false, false>(op, begin, end)
-                    : mix_norm_rows<true, false>(op, begin, end);
+    mix_norm_rows<false, false>(op, begin, end);
   } else {
-    op.z == nullptr ? mix_norm_rows<false, true>(op, begin, end)
+    op.z == nullptr ? mix_norm_rows<true, false>(op, begin, end)
                     : mix_norm_rows<true, true>(op, begin, end);
   }
 }

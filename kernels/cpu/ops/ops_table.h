@@ -1,6 +1,7 @@
 // fp32 kernels of a training step for one instruction set, as a table of function pointers. They
 // know no threads: each works on a range of rows, elements or ids, and two ranges never write the
-// same memory. Results of a row or an element do not depend on how the ranges are cut.
+// same memory. Results do not depend on how ranges are cut: rows and ids anywhere, elements and
+// columns at multiples of kCut.
 //
 // One source, table.cpp, is compiled once per instruction set; the caller picks a table that the
 // processor can run (framework/device/cpu/cpu_isa.h). Equations: docs/architecture.md. Letters: N
@@ -12,6 +13,7 @@
 
 namespace heddle::kernels {
 
+inline constexpr int64_t kCut = 64;          // elements: four vectors of the widest set
 inline constexpr int64_t kSmearInputs = 24;  // channels that the smear gate reads
 inline constexpr int64_t kGateInputs = 12;   // channels that a value-embedding gate reads
 
@@ -51,7 +53,8 @@ struct SmearGrad {
   float* du;
 };
 
-// y = a * x + b * z (z nullptr: y = a * x), h = rms(y), rstd (N). y may be x, or nullptr: not kept.
+// y = a * x + b * z (z nullptr: y = a * x), h = rms(y), rstd (N). y may be x. y nullptr: nothing is
+// mixed, h = rms(x).
 struct MixNorm {
   const float *x, *z;
   float a, b;
