@@ -20,6 +20,7 @@ struct TrainOptions {
 };
 
 void run_train(const TrainOptions& options) {
+  StopSignals signals;  // first: the threads that others start inherit what it blocks
   const Config config = load_config(options.file, options.overrides);
   Run run = open_run(config);
   Communicator& comm = *run.comm;
@@ -33,7 +34,7 @@ void run_train(const TrainOptions& options) {
     log::info("{}; {}; {}", comm.description(), run.device->description(), run.dataset->describe());
     log::info("{}", run.attention->explain());
   }
-  Trainer trainer(std::move(run));
+  Trainer trainer(std::move(run), signals);
   trainer.train();
   comm.finish();
 }

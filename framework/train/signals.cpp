@@ -1,37 +1,52 @@
 #include "framework/train/signals.h"
 
-#include <array>
 #include <csignal>
+#include <ctime>
 
 namespace heddle {
 namespace {
 
-constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1};
-volatile std::sig_atomic_t g_received = 0;
-std::array<struct sigaction, kSignals.size()> g_previous;
+sigset_t stop_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
+  return set;
+}
 
-void on_signal(int signal) {
-  if (g_received == SIGINT && signal == SIGINT) {
-    std::signal(SIGINT, SIG_DFL);
-    std::raise(SIGINT);
-  }
-  g_received = signal;
+// Ends the process the way the signal would have without us, so that callers see its number.
+void die_of(int signal) {
+  std::signal(signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  std::raise(signal);
 }
 
 }  // namespace
 
 StopSignals::StopSignals() {
-  g_received = 0;
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &g_previous[i]);
+  const sigset_t set = stop_set();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  thread_ = std::thread([this] { watch(); });
 }
 
 StopSignals::~StopSignals() {
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &g_previous[i], nullptr);
+  done_ = true;
+  thread_.join();
+  const sigset_t set = stop_set();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-int StopSignals::received() const { return g_received; }
+void StopSignals::watch() {
+  const sigset_t set = stop_set();
+  const timespec patience{0, 100'000'000};
+  while (!done_) {
+    const int signal = sigtimedwait(&set, nullptr, &patience);
+    if (signal <= 0) continue;
+    if (!armed_ || (signal == SIGINT && received_ == SIGINT)) die_of(signal);
+    received_ = signal;
+  }
+}
 
 }  // namespace heddle

@@ -29,7 +29,7 @@ constexpr float kSampleTemperature = 0.8f;
 
 }  // namespace
 
-Trainer::Trainer(Run run) : run_(std::move(run)) {
+Trainer::Trainer(Run run, StopSignals& signals) : run_(std::move(run)), signals_(signals) {
   const Config& c = run_.config;
   model_ = std::make_unique<Gpt>(run_.spec, *run_.device, *run_.attention, run_.batch.micro_batch,
                                  run_.spec.sequence_len, true);
@@ -165,11 +165,11 @@ StepResult Trainer::step() {
 }
 
 int Trainer::agreed_stop_signal() {
-  return static_cast<int>(run_.comm->all_reduce_max(static_cast<int64_t>(signals_->received())));
+  return static_cast<int>(run_.comm->all_reduce_max(static_cast<int64_t>(signals_.received())));
 }
 
 void Trainer::train() {
-  signals_ = std::make_unique<StopSignals>();
+  signals_.arm();
   const int64_t total = run_.config.train.num_iterations;
   int stop_signal = 0;
   while (position_.step < total && stop_signal == 0) {

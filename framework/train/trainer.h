@@ -31,8 +31,8 @@ struct StepResult {
 class Trainer {
  public:
   // Builds the model, its first weights (drawn, train.init_from, or a checkpoint) and the run
-  // folder. Collective.
-  explicit Trainer(Run run);
+  // folder. Collective. `signals` outlives the trainer.
+  Trainer(Run run, StopSignals& signals);
 
   // Trains to the end or until a signal; saves; writes a sample and the final evaluation.
   void train();
@@ -59,6 +59,7 @@ class Trainer {
   int agreed_stop_signal();
 
   Run run_;
+  StopSignals& signals_;
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<Optimizer> optimizer_;
   Position position_;
@@ -66,7 +67,6 @@ class Trainer {
   std::unique_ptr<RunLock> lock_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<Progress> progress_;
-  std::unique_ptr<StopSignals> signals_;
   double peak_flops_ = 0;
   double smooth_seconds_ = 0;
   double last_bits_per_byte_ = 0;
