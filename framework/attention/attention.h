@@ -30,6 +30,11 @@ struct AttentionLayout {
   int64_t dq_row = 0, dk_row = 0, dv_row = 0, dout_row = 0;
 };
 
+// Where a run is, for messages; -1: unknown.
+struct AttentionLabel {
+  int64_t step = -1, layer = -1;
+};
+
 // One problem on one plugin, ready to run. Thread-compatible.
 class BoundAttention {
  public:
@@ -85,6 +90,13 @@ class AttentionHost {
   // refuses, another one that accepts is taken, which explain() and the log say.
   virtual BoundAttention& bind_decode(const AttentionLayerKind& kind, int64_t batch, int64_t q_len,
                                       int64_t capacity, const AttentionLayout& layout) = 0;
+
+  // What attention.validate names when it finds something.
+  void set_step(int64_t step) { label_.step = step; }
+  void set_layer(int64_t layer) { label_.layer = layer; }
+
+ protected:
+  AttentionLabel label_;
 };
 
 // The problems behind the bindings, exposed for probes, tests and tools: fp32 on CPU device 0,

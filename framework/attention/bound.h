@@ -20,6 +20,9 @@ class Binding final : public BoundAttention {
   size_t workspace_bytes() const override { return workspace_bytes_; }
   const std::string& backend() const override { return backend_; }
   const std::string& kernel() const override { return answer_.kernel; }
+  const QueryAnswer& answer() const { return answer_; }
+  // Whether BACKWARD reads lse: otherwise the caller's may hold anything.
+  bool reads_lse() const { return !context_.has(HEDDLE_PROP_NO_LSE); }
   void run(const heddle_attention_call& call) override;
 
   bool answers(const heddle_attention_problem& asked) const;

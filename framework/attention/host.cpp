@@ -9,6 +9,7 @@
 #include "framework/attention/catalog.h"
 #include "framework/attention/names.h"
 #include "framework/attention/selection.h"
+#include "framework/attention/validation.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 
@@ -36,10 +37,11 @@ class Host final : public AttentionHost {
 
  private:
   const Selection& selected(const AttentionLayerKind& kind) const;
-  Binding* find(const heddle_attention_problem& asked, const Backend* asked_first);
-  Binding& bind(Backend& backend, const heddle_attention_problem& asked);
-  Binding& keep(const Backend* asked_first, Backend& backend, const heddle_attention_problem& asked,
-                const heddle_attention_problem& problem, const QueryAnswer& answer);
+  BoundAttention* find(const heddle_attention_problem& asked, const Backend* asked_first);
+  BoundAttention& bind(Backend& backend, const heddle_attention_problem& asked);
+  BoundAttention& keep(const Backend* asked_first, Backend& backend,
+                       const heddle_attention_problem& asked,
+                       const heddle_attention_problem& problem, const QueryAnswer& answer);
 
   [[noreturn]] void refuse_unknown_name(const std::string& name) const;
   void refuse_named_files() const;
@@ -47,6 +49,12 @@ class Host final : public AttentionHost {
   struct Kept {
     const Backend* asked_first;  // whom the selection named; decode may have gone on to another
     std::unique_ptr<Binding> binding;
+    std::unique_ptr<ValidatedAttention> validated;  // only with attention.validate
+
+    BoundAttention& get() const {
+      if (validated != nullptr) return *validated;
+      return *binding;
+    }
   };
 
   Device& device_;
@@ -54,12 +62,18 @@ class Host final : public AttentionHost {
   std::vector<std::unique_ptr<Backend>> backends_;  // in order of preference
   std::vector<Backend*> all_, candidates_;
   bool named_ = false;
+  bool validate_ = false;
+  int64_t validate_every_ = 1;
   std::vector<Selection> selections_;
   std::vector<Kept> bindings_;
 };
 
 Host::Host(const AttentionConfig& config, Device& device)
-    : device_(device), catalog_(make_plugin_catalog(config)), named_(config.backend != "auto") {
+    : device_(device),
+      catalog_(make_plugin_catalog(config)),
+      named_(config.backend != "auto"),
+      validate_(config.validate || validation_from_environment()),
+      validate_every_(config.validate_every) {
   refuse_named_files();
   for (const PluginCandidate& c : catalog_.plugins) {
     backends_.push_back(std::make_unique<Backend>(c, device));
@@ -152,23 +166,28 @@ const Selection& Host::selected(const AttentionLayerKind& kind) const {
                      "report this: select() must name every kind before it is used");
 }
 
-Binding* Host::find(const heddle_attention_problem& asked, const Backend* asked_first) {
+BoundAttention* Host::find(const heddle_attention_problem& asked, const Backend* asked_first) {
   for (const Kept& kept : bindings_) {
-    if (kept.asked_first == asked_first && kept.binding->answers(asked)) return kept.binding.get();
+    if (kept.asked_first == asked_first && kept.binding->answers(asked)) return &kept.get();
   }
   return nullptr;
 }
 
-Binding& Host::keep(const Backend* asked_first, Backend& backend,
-                    const heddle_attention_problem& asked, const heddle_attention_problem& problem,
-                    const QueryAnswer& answer) {
-  bindings_.push_back({asked_first, std::make_unique<Binding>(*backend.context(), device_, asked,
-                                                              problem, answer)});
-  return *bindings_.back().binding;
+BoundAttention& Host::keep(const Backend* asked_first, Backend& backend,
+                           const heddle_attention_problem& asked,
+                           const heddle_attention_problem& problem, const QueryAnswer& answer) {
+  Kept kept{asked_first,
+            std::make_unique<Binding>(*backend.context(), device_, asked, problem, answer),
+            nullptr};
+  if (validate_) {
+    kept.validated = std::make_unique<ValidatedAttention>(*kept.binding, label_, validate_every_);
+  }
+  bindings_.push_back(std::move(kept));
+  return bindings_.back().get();
 }
 
-Binding& Host::bind(Backend& backend, const heddle_attention_problem& asked) {
-  if (Binding* known = find(asked, &backend); known != nullptr) return *known;
+BoundAttention& Host::bind(Backend& backend, const heddle_attention_problem& asked) {
+  if (BoundAttention* known = find(asked, &backend); known != nullptr) return *known;
   heddle_attention_problem problem = asked;
   const QueryAnswer answer = ask(backend, problem);
   if (answer.supported) return keep(&backend, backend, asked, problem, answer);
@@ -196,7 +215,8 @@ BoundAttention& Host::bind_decode(const AttentionLayerKind& kind, int64_t batch,
   const Selection& selection = selected(kind);
   const heddle_attention_problem asked =
       device_problem(device_, kind, HEDDLE_OP_DECODE, batch, q_len, capacity, layout, false);
-  if (Binding* known = find(asked, selection.decode_backend); known != nullptr) return *known;
+  if (BoundAttention* known = find(asked, selection.decode_backend); known != nullptr)
+    return *known;
   std::vector<Backend*> order;
   if (selection.decode_backend != nullptr) order.push_back(selection.decode_backend);
   for (Backend* b : all_) {

@@ -11,6 +11,9 @@
 namespace heddle {
 namespace {
 
+// What the estimate of a plugin with drawbacks is multiplied by.
+constexpr double kDrawbackFactor = 2.0;
+
 // A backend's answers to forward and backward.
 struct Offer {
   Backend* backend = nullptr;
@@ -24,6 +27,13 @@ struct Offer {
     if (forward.est_time_us == 0.0 || backward.est_time_us == 0.0) return 0.0;
     return forward.est_time_us + backward.est_time_us;
   }
+  // Properties that weigh against it.
+  uint32_t drawbacks() const {
+    const PluginContext* context = backend->context();
+    constexpr uint32_t kDrawbacks = HEDDLE_PROP_ALLOCATES | HEDDLE_PROP_OWN_THREADS;
+    return context == nullptr ? 0 : context->library().table().properties & kDrawbacks;
+  }
+  double weighed_time() const { return drawbacks() != 0 ? kDrawbackFactor * time() : time(); }
 };
 
 heddle_device plugin_device(const Device& device) {
@@ -63,7 +73,15 @@ Offer ask_training(const Device& device, const TrainingShape& s, Backend& backen
 bool before(const Offer& a, const Offer& b) {
   if (a.deterministic != b.deterministic) return a.deterministic;
   if ((a.time() > 0) != (b.time() > 0)) return a.time() > 0;
-  return a.time() < b.time();
+  return a.weighed_time() < b.weighed_time();
+}
+
+// "120 us", "240 us (120 us, counted 2 times because it declares ALLOCATES)".
+std::string time_text(const Offer& o) {
+  if (o.drawbacks() == 0) return fmt::format("{:.0f} us", o.time());
+  return fmt::format("{:.0f} us ({:.0f} us, counted {} times because it declares {})",
+                     o.weighed_time(), o.time(), kDrawbackFactor,
+                     fmt::join(property_names(o.drawbacks()), ", "));
 }
 
 std::string why_behind(const Offer& offer, const Offer& best) {
@@ -73,9 +91,10 @@ std::string why_behind(const Offer& offer, const Offer& best) {
   if (offer.time() == 0.0) {
     return best.time() > 0.0 ? "gives no estimated time" : "later in the search order";
   }
-  if (offer.time() == best.time()) return "as fast by its estimate, but later in the search order";
-  return fmt::format("slower by its estimate: {:.0f} us against {:.0f} us", offer.time(),
-                     best.time());
+  if (offer.weighed_time() == best.weighed_time()) {
+    return "as fast by its estimate, but later in the search order";
+  }
+  return fmt::format("slower by its estimate: {} against {}", time_text(offer), time_text(best));
 }
 
 std::string not_line(const Backend& backend, const std::string& reason) {

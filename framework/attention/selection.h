@@ -62,7 +62,9 @@ struct Selection {
 
 // Chooses among `candidates` (for training) and `all` (for decode, when the chosen one refuses).
 // Ranking: promises the same bits every time, then the lowest known estimate of forward + backward,
-// then order. Throws heddle::Error (plugin) with every reason when none accepts.
+// then order. The estimate of a plugin that declares ALLOCATES or OWN_THREADS counts twice: what it
+// takes from the host's memory and cores is not in it. Throws heddle::Error (plugin) with every
+// reason when none accepts.
 Selection choose_backend(const Device& device, const TrainingShape& shape,
                          const std::vector<Backend*>& candidates, const std::vector<Backend*>& all,
                          bool named);

@@ -49,6 +49,8 @@ struct ModelConfig {
 struct AttentionConfig {
   std::string backend = "auto";
   std::vector<std::string> plugin_path;
+  bool validate = false;        // also HEDDLE_VALIDATE=1
+  int64_t validate_every = 50;  // calls between two comparisons with the reference
 
   bool operator==(const AttentionConfig&) const = default;
 };

@@ -73,6 +73,10 @@ void visit_fields(AttentionConfig& c, V& v) {
           "attention plugin; auto takes the best one that can serve and says why");
   v.field("plugin_path", c.plugin_path, any(),
           "folders or .so files searched before HEDDLE_PLUGIN_PATH and the built-in folder");
+  v.field("validate", c.validate, any(),
+          "check every attention call: canaries, NaN scans, comparisons; slow, for finding faults");
+  v.field("validate_every", c.validate_every, at_least(1),
+          "with validate: calls of a problem between two comparisons with the fp64 reference");
 }
 
 template <class V>

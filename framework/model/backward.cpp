@@ -85,6 +85,7 @@ void Gpt::attention_backward(int64_t layer, const Pass& pass) {
 void Gpt::run_attention_backward(int64_t layer, const Pass& pass) {
   const BlockActivations& b = block(layer);
   const int64_t c = spec_.n_embd, kd = spec_.kv_dim();
+  attention_.set_layer(layer);
   BoundAttention& bound = attention_.bind_backward(kinds_[static_cast<size_t>(layer)], pass.batch,
                                                    pass.q_len, attention_layout_);
   heddle_attention_call call = {};

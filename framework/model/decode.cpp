@@ -73,6 +73,7 @@ void Gpt::attend_cache(int64_t layer, const Pass& pass, const Qkv& qkv) {
                                .k_row = spec_.kv_dim(),
                                .v_row = spec_.kv_dim(),
                                .out_row = spec_.n_embd};
+  attention_.set_layer(layer);
   BoundAttention& bound = attention_.bind_decode(kinds_[static_cast<size_t>(layer)], pass.batch,
                                                  pass.q_len, cache.capacity(), layout);
   heddle_attention_call call = {};

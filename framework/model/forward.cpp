@@ -98,6 +98,7 @@ RopeNorm Gpt::rope_op(const Pass& pass, int64_t heads) const {
 
 void Gpt::attend(int64_t layer, const Pass& pass, const Qkv& qkv) {
   const BlockActivations& b = block(layer);
+  attention_.set_layer(layer);
   BoundAttention& bound = attention_.bind_forward(kinds_[static_cast<size_t>(layer)], pass.batch,
                                                   pass.q_len, attention_layout_, training_);
   heddle_attention_call call = {};

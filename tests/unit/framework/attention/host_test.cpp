@@ -65,6 +65,15 @@ TEST_F(HostTest, AutoTakesTheLowestEstimateAndSaysWhyNotTheOthers) {
                               "): gives no estimated time"));
 }
 
+TEST_F(HostTest, AutoWeighsWhatAPluginCannotAvoid) {
+  // Faster by 1.5 is not enough for one that allocates and has threads of its own.
+  const auto host = selected("auto", {"allocates", "naive_fast"});
+  EXPECT_EQ(host->backend(kShort), "naive_fast");
+  EXPECT_THAT(host->explain(),
+              HasSubstr("counted 2 times because it declares ALLOCATES, OWN_THREADS) against"));
+  EXPECT_EQ(selected("auto", {"allocates_fast", "naive_fast"})->backend(kShort), "allocates_fast");
+}
+
 TEST_F(HostTest, AutoPassesOverWhatCannotTrain) {
   const test::TempFolder folder;
   folder.copy(fixture("crash_entry"), "crash_entry.so");

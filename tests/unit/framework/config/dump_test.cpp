@@ -51,7 +51,10 @@ Config everything_changed() {
              .value_embeds = false,
              .resid_lambdas = false,
              .x0_lambdas = false};
-  c.attention = {.backend = "my_flash.v2", .plugin_path = {"a/b.so", "with space", "-x", "null"}};
+  c.attention = {.backend = "my_flash.v2",
+                 .plugin_path = {"a/b.so", "with space", "-x", "null"},
+                 .validate = true,
+                 .validate_every = 7};
   c.data = {.kind = "text",
             .path = "données/\"quoted\"\\file: #1.txt",
             .val_path = "~",
