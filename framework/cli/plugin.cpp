@@ -4,8 +4,11 @@
 #include <vector>
 
 #include "framework/cli/commands.h"
+#include "framework/cli/plugin_bench.h"
 #include "framework/cli/plugin_check.h"
 #include "framework/cli/plugin_commands.h"
+#include "framework/cli/plugin_new.h"
+#include "framework/cli/plugin_why.h"
 
 namespace heddle {
 namespace {
@@ -32,6 +35,9 @@ void add_plugin_command(CLI::App& app, int& exit_code) {
   plugin->require_subcommand(1);
   add_list(*plugin, exit_code);
   add_check(*plugin, exit_code);
+  add_bench(*plugin, exit_code);
+  add_why(*plugin, exit_code);
+  add_new(*plugin, exit_code);
 
   auto path = std::make_shared<std::string>();
   CLI::App* probe = app.add_subcommand("plugin-probe")->group("");

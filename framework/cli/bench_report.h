@@ -1,0 +1,43 @@
+// The results of `heddle plugin bench`: statistics, a table, JSON and a picture.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "framework/cli/bench_measure.h"
+
+namespace heddle {
+
+// All measurements of one plugin on one case.
+struct BenchRow {
+  BenchCase shape;
+  std::string plugin;      // its name
+  std::vector<double> us;  // one of each repetition
+  Measurement last;        // of the last repetition, or the failure
+
+  bool failed() const { return !last.failure.empty(); }
+  double median_us() const;
+  // (slowest - fastest) / median.
+  double spread() const;
+  // GFLOP/s of training operations, GB/s of decode.
+  double rate() const;
+};
+
+struct BenchResult {
+  std::string machine;  // "cpu (avx512, 2 threads)"
+  int threads = 0;
+  double peak_flops = 0.0, bytes_per_second = 0.0;  // medians over the repetitions
+  std::vector<BenchRow> rows;                       // by case, then by plugin
+
+  // Of what the machine can do: rate against peak FLOP/s, or against read bandwidth in decode.
+  double share(const BenchRow& row) const;
+};
+
+double median(std::vector<double> values);
+
+std::string bench_table(const BenchResult& result);
+json::object bench_json(const BenchResult& result);
+// Bars by case and plugin, height: share of what the machine can do.
+std::string bench_svg(const BenchResult& result);
+
+}  // namespace heddle
