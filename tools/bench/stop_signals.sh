@@ -3,7 +3,7 @@
 # lived on, and whether it saved. Prints one row a signal.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-heddle=build/release/bin/heddle
+heddle=${HEDDLE:-build/release/bin/heddle}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
