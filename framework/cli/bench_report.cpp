@@ -9,6 +9,9 @@
 namespace heddle {
 namespace {
 
+// Variation of the peak above which a machine was not ours alone.
+constexpr double kBusySpread = 0.25;
+
 std::string bytes_text(uint64_t bytes) {
   if (bytes == 0) return "0";
   const double kib = static_cast<double>(bytes) / 1024.0;
@@ -63,14 +66,14 @@ double median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-double BenchRow::median_us() const {
-  return median(us);
+double relative_spread(const std::vector<double>& values) {
+  if (values.empty()) return 0.0;
+  const auto [smallest, largest] = std::minmax_element(values.begin(), values.end());
+  return (*largest - *smallest) / median(values);
 }
 
-double BenchRow::spread() const {
-  if (us.empty()) return 0.0;
-  const auto [fastest, slowest] = std::minmax_element(us.begin(), us.end());
-  return (*slowest - *fastest) / median_us();
+double BenchRow::median_us() const {
+  return median(us);
 }
 
 double BenchRow::rate() const {
@@ -107,6 +110,12 @@ std::string bench_table(const BenchResult& result) {
       "decode of read bandwidth. FLOP: 4 D a visible pair forward, 10 D backward. decode: one "
       "token\n"
       "of one row against T cached ones that are in no processor cache.\n";
+  if (result.peak_spread > kBusySpread) {
+    text += fmt::format(
+        "The peak itself varied by {:.0f}% between repetitions: something else runs on this\n"
+        "machine, and the numbers above are not worth much.\n",
+        100.0 * result.peak_spread);
+  }
   return text;
 }
 
@@ -116,6 +125,7 @@ json::object bench_json(const BenchResult& result) {
   return {{"machine", result.machine},
           {"threads", result.threads},
           {"peak_flops", result.peak_flops},
+          {"peak_spread", result.peak_spread},
           {"read_bytes_per_second", result.bytes_per_second},
           {"rows", std::move(rows)}};
 }

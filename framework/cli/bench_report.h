@@ -8,6 +8,10 @@
 
 namespace heddle {
 
+double median(std::vector<double> values);
+// (largest - smallest) / median.
+double relative_spread(const std::vector<double>& values);
+
 // All measurements of one plugin on one case.
 struct BenchRow {
   BenchCase shape;
@@ -17,8 +21,7 @@ struct BenchRow {
 
   bool failed() const { return !last.failure.empty(); }
   double median_us() const;
-  // (slowest - fastest) / median.
-  double spread() const;
+  double spread() const { return relative_spread(us); }
   // GFLOP/s of training operations, GB/s of decode.
   double rate() const;
 };
@@ -27,13 +30,12 @@ struct BenchResult {
   std::string machine;  // "cpu (avx512, 2 threads)"
   int threads = 0;
   double peak_flops = 0.0, bytes_per_second = 0.0;  // medians over the repetitions
+  double peak_spread = 0.0;                         // (highest - lowest) / median
   std::vector<BenchRow> rows;                       // by case, then by plugin
 
   // Of what the machine can do: rate against peak FLOP/s, or against read bandwidth in decode.
   double share(const BenchRow& row) const;
 };
-
-double median(std::vector<double> values);
 
 std::string bench_table(const BenchResult& result);
 json::object bench_json(const BenchResult& result);

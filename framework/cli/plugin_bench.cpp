@@ -115,6 +115,7 @@ void measure(const BenchOptions& options, const std::vector<Contender>& contende
   }
   progress("");
   result.peak_flops = median(peaks);
+  result.peak_spread = relative_spread(peaks);
   result.bytes_per_second = median(bandwidths);
 }
 

@@ -1,6 +1,7 @@
 # What `cmake --install` lays down:
 #   bin/heddle, lib/heddle/plugins/*.so            the program looks for plugins in ../lib/heddle/plugins
 #   include/heddle/heddle_attention.{h,hpp}        what a plugin author needs
+#   share/heddle/templates                         what `heddle plugin new` writes, to read
 #   share/cmake/heddle-attention, share/pkgconfig  how their build finds it (headers only, so no libdir)
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -19,6 +20,10 @@ endforeach()
 
 install(FILES ${abi}/heddle_attention.h ${abi}/heddle_attention.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/heddle)
+
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/plugins/template/c ${CMAKE_SOURCE_DIR}/plugins/template/cpp
+                  ${CMAKE_SOURCE_DIR}/plugins/template/cuda
+        DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/heddle/templates)
 
 # The package carries the version of the ABI, not of Heddle: it is what a plugin depends on.
 file(STRINGS ${abi}/heddle_attention.h version_lines REGEX "define HEDDLE_ATTENTION_ABI_M(AJ|IN)OR")

@@ -217,9 +217,13 @@ static void refuse(heddle_attention_verdict* v, int ok, uint32_t code, const cha
   snprintf(r->hint, sizeof r->hint, "%s", hint);
 }
 
+/* Read off `heddle plugin bench` on one core; what attention.backend: auto compares. */
 static double estimate_us(const heddle_attention_problem* p) {
-  const double pairs = (double)p->batch * p->n_head * (double)p->q_len * (double)p->k_len;
-  return 1.0 + pairs * p->head_dim * (p->op == HEDDLE_OP_BACKWARD ? 1.2e-2 : 2e-3);
+  double keys = (double)p->k_len; /* that a query sees on average */
+  if (p->mask == HEDDLE_MASK_CAUSAL && p->op != HEDDLE_OP_DECODE) keys *= 0.5;
+  if (windowed(p) && (double)p->window_left + 1.0 < keys) keys = (double)p->window_left + 1.0;
+  const double work = (double)p->batch * p->n_head * (double)p->q_len * keys * p->head_dim;
+  return 1.0 + work * (p->op == HEDDLE_OP_BACKWARD ? 5e-3 : 1.3e-3);
 }
 
 /* Name every limit of the kernel here: a yes is a promise that the call will be right. */

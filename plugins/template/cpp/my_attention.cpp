@@ -101,10 +101,15 @@ class MyAttention {
     return sizeof(double) * 2 * static_cast<uint64_t>(p->head_dim) * host_.num_workers();
   }
 
+  // Read off `heddle plugin bench` on one core; what attention.backend: auto compares.
   static double estimate_us(const Problem& p) {
-    const double pairs = static_cast<double>(p->batch) * p->n_head * static_cast<double>(p->q_len) *
-                         static_cast<double>(p->k_len);
-    return 1.0 + pairs * p->head_dim * (p->op == HEDDLE_OP_BACKWARD ? 1.2e-2 : 2e-3);
+    auto keys = static_cast<double>(p->k_len);  // that a query sees on average
+    if (p.causal() && p->op != HEDDLE_OP_DECODE) keys *= 0.5;
+    const auto window = static_cast<double>(p->window_left);
+    if (p->window_left >= 0 && window + 1.0 < keys) keys = window + 1.0;
+    const double work = static_cast<double>(p->batch) * p->n_head * static_cast<double>(p->q_len) *
+                        keys * p->head_dim;
+    return 1.0 + work * (p->op == HEDDLE_OP_BACKWARD ? 5e-3 : 1.3e-3);
   }
 
   template <class Body>
