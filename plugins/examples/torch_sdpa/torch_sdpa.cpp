@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <heddle/heddle_attention.hpp>
+#include <string>
 #include <vector>
 
 namespace {
@@ -100,6 +101,12 @@ class TorchSdpa {
                    "its attention returns no lse");
     answer.require((p->flags & HEDDLE_FLAG_DETERMINISTIC) == 0, HEDDLE_REASON_DETERMINISM, "flags",
                    p->flags, "without DETERMINISTIC", "its sums depend on its threads");
+    if (!answer.accepted()) return;
+    // It holds all scores at once, several times over.
+    const int64_t rows = p->batch * p->n_head * p->q_len;
+    const int64_t most = rows > 0 ? kMostScores / rows : p->k_len;
+    answer.require(p->k_len <= most, HEDDLE_REASON_LENGTH, "k_len", p->k_len,
+                   "<=" + std::to_string(most), "lower the batch, or use a backend with tiles");
     if (!answer.accepted()) return;
     answer.estimate_us(estimate_us(p));
     answer.kernel(p->op == HEDDLE_OP_BACKWARD ? "torch_sdpa_autograd" : "torch_sdpa_math");
@@ -202,6 +209,8 @@ class TorchSdpa {
     x.narrow(2, 0, rows.begin).zero_();
     x.narrow(2, rows.end, x.size(2) - rows.end).zero_();
   }
+
+  static constexpr int64_t kMostScores = int64_t{1} << 28;  // 1 GiB
 
   // It computes and stores every pair, visible or not; read off `heddle plugin bench`.
   static double estimate_us(const Problem& p) {
