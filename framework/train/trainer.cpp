@@ -12,6 +12,7 @@
 #include "framework/core/error.h"
 #include "framework/core/file.h"
 #include "framework/core/log.h"
+#include "framework/core/parallel_for.h"
 #include "framework/generate/generate.h"
 
 namespace heddle {
@@ -142,6 +143,7 @@ StepResult Trainer::step() {
   reduce_gradients();
   result.comm_seconds = seconds_since(reducing);
 
+  const auto updating = Clock::now();
   const auto grad_scale = static_cast<float>(1.0 / std::max(sums[1], 1.0));
   result.loss = sums[0] / std::max(sums[1], 1.0);
   result.grad_norm = optimizer_->grad_norm(model_->grads(), grad_scale);
@@ -155,6 +157,7 @@ StepResult Trainer::step() {
   optimizer_->step(position_.step, model_->params(), model_->grads(),
                    optimizer_->clipped_scale(grad_scale, result.grad_norm));
   run_.device->synchronize();
+  result.optim_seconds = seconds_since(updating);
 
   result.seconds = seconds_since(started);
   position_.step += 1;
@@ -224,6 +227,11 @@ void Trainer::report(const StepResult& result) {
                    {"train/mfu", flops * rate / peak},
                    {"train/grad_norm", result.grad_norm},
                    {"train/comm_ms", result.comm_seconds * 1e3},
+                   {"train/optim_ms", result.optim_seconds * 1e3},
+                   {"run/ranks", run_.comm->world_size()},
+                   {"run/ranks_per_host", run_.comm->local_size()},
+                   {"run/threads", num_threads()},
+                   {"run/processors", available_processors()},
                    {"total_training_time", position_.train_seconds}});
 
   const double smooth_rate = step_tokens / smooth_seconds_;

@@ -25,7 +25,8 @@ struct StepResult {
   double loss = 0;  // nats per token over the global batch
   double grad_norm = 0;
   double seconds = 0;
-  double comm_seconds = 0;  // of them, inside collectives
+  double comm_seconds = 0;   // of them, inside collectives
+  double optim_seconds = 0;  // of them, gradient norm and update
 };
 
 class Trainer {
