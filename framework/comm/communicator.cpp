@@ -3,8 +3,87 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <type_traits>
+
+#include "framework/core/error.h"
 
 namespace heddle {
+
+bool Work::poll() {
+  return comm_ == nullptr || comm_->finished(ticket_);
+}
+
+void Work::wait() {
+  if (comm_ != nullptr) comm_->wait(ticket_);
+}
+
+template <class T>
+Work Communicator::start(Collective collective, std::span<T> data,
+                         std::span<const int64_t> counts) {
+  HEDDLE_CHECK(static_cast<int>(counts.size()) == world_size(), "one count per rank");
+  int64_t total = 0;
+  for (const int64_t count : counts) {
+    HEDDLE_CHECK(count >= 0, "negative count");
+    total += count;
+  }
+  HEDDLE_CHECK(total == static_cast<int64_t>(data.size()), "counts do not add up to the buffer");
+  constexpr Element kElement = std::is_same_v<T, float>    ? Element::kFloat
+                               : std::is_same_v<T, double> ? Element::kDouble
+                                                           : Element::kByte;
+  start(++started_, collective, kElement, reinterpret_cast<std::byte*>(data.data()), counts);
+  return Work(this, started_);
+}
+
+Work Communicator::start_reduce_scatter_sum(std::span<float> data,
+                                            std::span<const int64_t> counts) {
+  return start(Collective::kReduceScatter, data, counts);
+}
+Work Communicator::start_reduce_scatter_sum(std::span<double> data,
+                                            std::span<const int64_t> counts) {
+  return start(Collective::kReduceScatter, data, counts);
+}
+void Communicator::reduce_scatter_sum(std::span<float> data, std::span<const int64_t> counts) {
+  start_reduce_scatter_sum(data, counts).wait();
+}
+void Communicator::reduce_scatter_sum(std::span<double> data, std::span<const int64_t> counts) {
+  start_reduce_scatter_sum(data, counts).wait();
+}
+
+Work Communicator::start_all_gather(std::span<float> data, std::span<const int64_t> counts) {
+  return start(Collective::kAllGather, data, counts);
+}
+Work Communicator::start_all_gather(std::span<double> data, std::span<const int64_t> counts) {
+  return start(Collective::kAllGather, data, counts);
+}
+Work Communicator::start_all_gather(std::span<std::byte> data, std::span<const int64_t> counts) {
+  return start(Collective::kAllGather, data, counts);
+}
+void Communicator::all_gather(std::span<float> data, std::span<const int64_t> counts) {
+  start_all_gather(data, counts).wait();
+}
+void Communicator::all_gather(std::span<double> data, std::span<const int64_t> counts) {
+  start_all_gather(data, counts).wait();
+}
+void Communicator::all_gather(std::span<std::byte> data, std::span<const int64_t> counts) {
+  start_all_gather(data, counts).wait();
+}
+
+Work Communicator::start_all_reduce_sum(std::span<float> data) {
+  const auto counts = even_counts(static_cast<int64_t>(data.size()), world_size());
+  start_reduce_scatter_sum(data, counts);
+  return start_all_gather(data, counts);
+}
+Work Communicator::start_all_reduce_sum(std::span<double> data) {
+  const auto counts = even_counts(static_cast<int64_t>(data.size()), world_size());
+  start_reduce_scatter_sum(data, counts);
+  return start_all_gather(data, counts);
+}
+void Communicator::all_reduce_sum(std::span<float> data) {
+  start_all_reduce_sum(data).wait();
+}
+void Communicator::all_reduce_sum(std::span<double> data) {
+  start_all_reduce_sum(data).wait();
+}
 
 template <class T>
 std::vector<T> Communicator::gather_values(T value) {

@@ -1,5 +1,6 @@
-// How ranks talk. All ranks call the same operations in the same order; every call blocks until the
-// caller's buffers may be used again. Failures throw comm_error (exit code 6).
+// How ranks talk. All ranks start the same operations in the same order. Failures throw comm_error
+// (exit code 6) from whatever call notices them; nothing may be called after that, the process ends
+// (abort_job), and never by a call of the communication library.
 //
 // Sums run in rank order: element i of a sum is ((x_0[i] + x_1[i]) + x_2[i]) + ..., whatever
 // backend, transport or split of the buffer. So backends agree to the bit, and a reduce-scatter
@@ -7,7 +8,18 @@
 //
 // counts has one entry per rank and is the same on all ranks: rank r owns elements
 // [counts[0] + ... + counts[r-1], + counts[r]) of the buffer, possibly none. The counts add up to
-// the size of the buffer.
+// the size of the buffer. Payloads in bf16 are gathered as bytes.
+//
+// start_...() returns at once. Operations run one after the other in the order in which they were
+// started; the buffer belongs to the operation from its start until Work::wait() has returned (or
+// Work::poll() has said true), counts are copied. The blocking forms are a start and a wait.
+// Host backends move data only inside calls of this class, so a thread that computes meanwhile
+// calls poll() every now and then.
+//
+// Room for NCCL: buffers are addresses of the device that the backend serves; start_...() records
+// an event on the compute stream, makes the communication stream wait for it and enqueues;
+// Work::wait() makes the compute stream wait for the operation's event and does not block the host;
+// poll() asks for the asynchronous error of the library and throws it.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +43,30 @@ struct RankInfo {
   int local_size = 1;
 };
 
+// What this rank has handed to the communicator since it was made.
+struct CommCounters {
+  int64_t bytes_sent = 0;        // to other ranks, payload of collectives, broadcasts and barriers
+  double seconds_in_flight = 0;  // at least one operation was under way
+  double seconds_inside = 0;     // of the calling thread in calls: starting, polling, waiting, sums
+};
+
+class Communicator;
+
+// An operation that was started. Empty ones are finished.
+class Work {
+ public:
+  Work() = default;
+  // Is the operation finished? Moves all operations under way on.
+  bool poll();
+  void wait();
+
+ private:
+  friend class Communicator;
+  Work(Communicator* comm, int64_t ticket) : comm_(comm), ticket_(ticket) {}
+  Communicator* comm_ = nullptr;
+  int64_t ticket_ = 0;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -39,23 +75,36 @@ class Communicator {
   int world_size() const { return info_.world_size; }
   int local_rank() const { return info_.local_rank; }
   int local_size() const { return info_.local_size; }
-  // "self" | "mpi"
+  // "self" | "mpi" | "gloo"
   virtual std::string_view backend() const = 0;
   // For people: "mpi (Open MPI 4.1.4), rank 1 of 3, local 1 of 3".
   virtual std::string description() const = 0;
 
-  // In place, on all ranks.
-  virtual void all_reduce_sum(std::span<float> data) = 0;
-  virtual void all_reduce_sum(std::span<double> data) = 0;
   // In place: the own piece becomes its sum over ranks, the other pieces keep their values.
-  virtual void reduce_scatter_sum(std::span<float> data, std::span<const int64_t> counts) = 0;
-  virtual void reduce_scatter_sum(std::span<double> data, std::span<const int64_t> counts) = 0;
+  Work start_reduce_scatter_sum(std::span<float> data, std::span<const int64_t> counts);
+  Work start_reduce_scatter_sum(std::span<double> data, std::span<const int64_t> counts);
+  void reduce_scatter_sum(std::span<float> data, std::span<const int64_t> counts);
+  void reduce_scatter_sum(std::span<double> data, std::span<const int64_t> counts);
   // In place: every piece becomes what its owner has there.
-  virtual void all_gather(std::span<float> data, std::span<const int64_t> counts) = 0;
-  virtual void all_gather(std::span<double> data, std::span<const int64_t> counts) = 0;
-  virtual void all_gather(std::span<std::byte> data, std::span<const int64_t> counts) = 0;
+  Work start_all_gather(std::span<float> data, std::span<const int64_t> counts);
+  Work start_all_gather(std::span<double> data, std::span<const int64_t> counts);
+  Work start_all_gather(std::span<std::byte> data, std::span<const int64_t> counts);
+  void all_gather(std::span<float> data, std::span<const int64_t> counts);
+  void all_gather(std::span<double> data, std::span<const int64_t> counts);
+  void all_gather(std::span<std::byte> data, std::span<const int64_t> counts);
+  // In place, on all ranks: a reduce-scatter of even pieces and an all-gather.
+  Work start_all_reduce_sum(std::span<float> data);
+  Work start_all_reduce_sum(std::span<double> data);
+  void all_reduce_sum(std::span<float> data);
+  void all_reduce_sum(std::span<double> data);
+
+  // Moves the operations under way on, without blocking. False: none is left.
+  bool poll() { return !finished(started_); }
+  // These finish all operations under way first.
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
   virtual void barrier() = 0;
+
+  const CommCounters& counters() const { return counters_; }
 
   // Leaves the job in good order, together with all other ranks; nothing may be called after it.
   // A process that ends without it counts as failed.
@@ -72,13 +121,30 @@ class Communicator {
   void broadcast(std::string* text, int root);
 
  protected:
+  enum class Element { kByte, kFloat, kDouble };
+  enum class Collective { kReduceScatter, kAllGather };
+
   explicit Communicator(const RankInfo& info) : info_(info) {}
 
+  // Tickets count from 1. `counts` were checked. Operations with no bytes to move may be skipped.
+  virtual void start(int64_t ticket, Collective collective, Element element, std::byte* data,
+                     std::span<const int64_t> counts) = 0;
+  // Is this operation, and with it every earlier one, finished?
+  virtual bool finished(int64_t ticket) = 0;
+  virtual void wait(int64_t ticket) = 0;
+  int64_t started() const { return started_; }
+
+  CommCounters counters_;
+
  private:
+  friend class Work;
+  template <class T>
+  Work start(Collective collective, std::span<T> data, std::span<const int64_t> counts);
   template <class T>
   std::vector<T> gather_values(T value);
 
   RankInfo info_;
+  int64_t started_ = 0;
 };
 
 // Consecutive pieces of n elements on `parts` ranks that differ by at most one.

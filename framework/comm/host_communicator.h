@@ -1,9 +1,14 @@
 // Collectives over host memory, built from messages between pairs of ranks. Backends that move
-// bytes between hosts derive from it and bring the messages; sums and pieces are the same for all.
+// bytes between hosts derive from it and bring the messages; sums, pieces and order are the same
+// for all.
 //
-// Cost per rank with W ranks and n elements: reduce_scatter and all_gather each send and receive
-// (W-1)/W * n elements; all_reduce is one of each.
+// Bytes that a rank hands to its peers, W ranks, buffer of n bytes, own piece of p bytes:
+//   reduce_scatter  n - p           (every other piece to its owner)
+//   all_gather      (W-1) * p       (the own piece to everybody)
+//   broadcast       at most ceil(log2 W) * n, along a binomial tree
 #pragma once
+
+#include <chrono>
 
 #include "framework/comm/communicator.h"
 #include "framework/core/buffer.h"
@@ -24,45 +29,66 @@ struct MessageLimits {
 
 class HostCommunicator : public Communicator {
  public:
-  void all_reduce_sum(std::span<float> data) override;
-  void all_reduce_sum(std::span<double> data) override;
-  void reduce_scatter_sum(std::span<float> data, std::span<const int64_t> counts) override;
-  void reduce_scatter_sum(std::span<double> data, std::span<const int64_t> counts) override;
-  void all_gather(std::span<float> data, std::span<const int64_t> counts) override;
-  void all_gather(std::span<double> data, std::span<const int64_t> counts) override;
-  void all_gather(std::span<std::byte> data, std::span<const int64_t> counts) override;
   void broadcast(std::span<std::byte> data, int root) override;
-  using Communicator::all_reduce_sum;
+  void barrier() override;
   using Communicator::broadcast;
 
  protected:
   HostCommunicator(const RankInfo& info, const MessageLimits& limits);
 
-  // Sends and receives all of them, at most one of each per peer, each at most message_bytes long
-  // and known to both sides. Returns when all are done.
-  virtual void exchange(std::span<const Message> sends, std::span<const Message> receives) = 0;
-  // At most message_bytes.
-  virtual void broadcast_message(std::byte* data, int64_t bytes, int root) = 0;
+  // An exchange sends and receives all of its messages. Peers know each other's sizes; each message
+  // is 1 to message_bytes long; the messages of a pair arrive in the order in which they are
+  // listed. One exchange is under way at a time, and its memory stays valid until it is done. It
+  // may be done on this rank while it is not on another: the next one's messages wait their turn.
+  virtual void start_exchange(std::span<const Message> sends,
+                              std::span<const Message> receives) = 0;
+  // Is the exchange done? Does not block. Not called again once it has said true.
+  virtual bool test_exchange() = 0;
+  virtual void wait_exchange() = 0;
+
+  void start(int64_t ticket, Collective collective, Element element, std::byte* data,
+             std::span<const int64_t> counts) override;
+  bool finished(int64_t ticket) override;
+  void wait(int64_t ticket) override;
 
  private:
-  // Checks counts and lays the pieces out (offsets_) in a buffer of `elements`.
-  void set_pieces(std::span<const int64_t> counts, size_t elements);
-  template <class T>
-  void reduce_scatter(std::span<T> data, std::span<const int64_t> counts);
-  template <class T>
-  void all_reduce(std::span<T> data);
+  // A collective as a sequence of rounds: an exchange and, for sums, a local addition.
+  struct Operation {
+    int64_t ticket = 0;
+    Collective collective = Collective::kAllGather;
+    Element element = Element::kByte;
+    std::byte* data = nullptr;
+    std::vector<int64_t> offsets;  // elements, world_size + 1
+    int64_t begin = 0;             // the round's first element of every piece
+
+    int64_t count(int rank) const { return offsets[rank + 1] - offsets[rank]; }
+  };
+  class Inside;  // counts the time of a call
+
+  // Moves operations on until `ticket` is finished or, unless `block`, an exchange is not.
+  void advance(int64_t ticket, bool block);
+  // False: the operation has no round left.
+  bool start_round(Operation& op);
+  void end_round(Operation& op);
+  int64_t round_elements(const Operation& op) const;
+  void plan_reduce(const Operation& op);
+  void plan_gather(const Operation& op);
+  void add_message(std::vector<Message>* list, std::byte* data, int64_t bytes, int peer) const;
+  void exchange();  // sends_ and receives_, to the end
+  void send_planned();
   // Adds up `n` elements at `own` with the other ranks' in scratch_, in rank order.
   template <class T>
   void sum_in_rank_order(T* own, int64_t n);
-  void gather(std::byte* data, std::span<const int64_t> counts, int64_t element_size);
-  template <class T>
-  T* scratch(int peer) const;
+  std::byte* scratch(int peer) const;
 
   MessageLimits limits_;
   int64_t slot_bytes_ = 0;  // scratch for one peer
   HostBuffer scratch_;
-  std::vector<Message> sends_, receives_;  // planned once: collectives allocate nothing
-  std::vector<int64_t> offsets_, split_;
+  std::vector<Message> sends_, receives_;
+  std::vector<Operation> queue_;  // kept for reuse: a steady step allocates nothing
+  size_t head_ = 0, queued_ = 0;  // operations under way: [head_, queued_)
+  bool exchanging_ = false;
+  std::chrono::steady_clock::time_point flight_started_;
 };
 
 }  // namespace heddle

@@ -99,6 +99,46 @@ void check_all_gather(Communicator& comm) {
   }
 }
 
+// Several operations under way at once, waited for late, early or never polled.
+inline void check_overlap(Communicator& comm) {
+  const int world = comm.world_size();
+  constexpr int kOperations = 6;
+  for (const bool polls : {false, true}) {
+    std::vector<std::vector<float>> x;
+    std::vector<std::vector<int64_t>> counts;
+    std::vector<Work> works;
+    for (int k = 0; k < kOperations; ++k) {
+      const int64_t n = 101 * k + 7;
+      x.push_back(awkward_buffer<float>(comm.rank(), n));
+      counts.push_back(even_counts(n, world));
+    }
+    for (int k = 0; k < kOperations; ++k) {
+      works.push_back(comm.start_reduce_scatter_sum(std::span<float>(x[k]), counts[k]));
+      works.push_back(comm.start_all_gather(std::span<float>(x[k]), counts[k]));
+    }
+    if (polls) {
+      for (int i = 0; i < 10 * comm.rank(); ++i) works.back().poll();
+    }
+    works[3].wait();
+    EXPECT_TRUE(works[0].poll());
+    EXPECT_TRUE(works[3].poll());
+    // Blocking operations keep their place in the order.
+    EXPECT_EQ(comm.all_reduce_sum(int64_t{1}), world);
+    EXPECT_TRUE(works.back().poll());
+    EXPECT_FALSE(comm.poll());
+    works.back().wait();
+    for (int k = 0; k < kOperations; ++k) {
+      int64_t wrong = 0;
+      for (size_t i = 0; i < x[k].size(); ++i) {
+        wrong += x[k][i] != rank_order_sum<float>(world, static_cast<int64_t>(i));
+      }
+      EXPECT_EQ(wrong, 0) << "operation " << k << " on rank " << comm.rank();
+    }
+  }
+  Work().wait();
+  EXPECT_TRUE(Work().poll());
+}
+
 // Every place of the buffer says which rank and index it came from: one byte out of place shows.
 inline void check_integer_pattern(Communicator& comm) {
   const int world = comm.world_size();
@@ -149,6 +189,7 @@ inline void check_collectives(Communicator& comm) {
   check_all_reduce<double>(comm);
   check_all_gather<float>(comm);
   check_all_gather<double>(comm);
+  check_overlap(comm);
   check_integer_pattern(comm);
   check_broadcast(comm);
   check_single_values(comm);

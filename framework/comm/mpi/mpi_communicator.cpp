@@ -99,7 +99,6 @@ class MpiCommunicator : public HostCommunicator {
   MpiCommunicator(const RankInfo& info, const MessageLimits& limits)
       : HostCommunicator(info, limits), comm_(duplicate_world()), library_(library_name()) {
     requests_.reserve(2 * info.world_size);
-    statuses_.resize(2 * info.world_size);
   }
 
   std::string_view backend() const override { return "mpi"; }
@@ -108,15 +107,13 @@ class MpiCommunicator : public HostCommunicator {
                        local_rank(), local_size());
   }
 
-  void barrier() override { check(MPI_Barrier(comm_.get()), "MPI_Barrier"); }
-
   void finish() override {
     barrier();
     check(MPI_Finalize(), "MPI_Finalize");
   }
 
  protected:
-  void exchange(std::span<const Message> sends, std::span<const Message> receives) override {
+  void start_exchange(std::span<const Message> sends, std::span<const Message> receives) override {
     requests_.clear();
     for (const Message& m : receives) {
       check(MPI_Irecv(m.data, static_cast<int>(m.bytes), MPI_BYTE, m.peer, kTag, comm_.get(),
@@ -128,19 +125,28 @@ class MpiCommunicator : public HostCommunicator {
                       &requests_.emplace_back()),
             "MPI_Isend");
     }
-    const int count = static_cast<int>(requests_.size());
-    const int code = MPI_Waitall(count, requests_.data(), statuses_.data());
-    if (code == MPI_ERR_IN_STATUS) {
-      for (int i = 0; i < count; ++i) check(statuses_[i].MPI_ERROR, "MPI_Waitall");
-    }
-    check(code, "MPI_Waitall");
+    statuses_.resize(requests_.size());
   }
 
-  void broadcast_message(std::byte* data, int64_t bytes, int root) override {
-    check(MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, root, comm_.get()), "MPI_Bcast");
+  bool test_exchange() override {
+    int done = 0;
+    check_all(MPI_Testall(count(), requests_.data(), &done, statuses_.data()), "MPI_Testall");
+    return done != 0;
+  }
+
+  void wait_exchange() override {
+    check_all(MPI_Waitall(count(), requests_.data(), statuses_.data()), "MPI_Waitall");
   }
 
  private:
+  int count() const { return static_cast<int>(requests_.size()); }
+  void check_all(int code, const char* call) const {
+    if (code == MPI_ERR_IN_STATUS) {
+      for (const MPI_Status& status : statuses_) check(status.MPI_ERROR, call);
+    }
+    check(code, call);
+  }
+
   static constexpr int kTag = 1;  // messages of a pair arrive in the order they were sent
   OwnComm comm_;
   std::string library_;

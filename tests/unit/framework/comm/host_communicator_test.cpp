@@ -1,10 +1,12 @@
-// HostCommunicator with ranks as threads of this process, which hand messages over by pointer.
+// HostCommunicator with ranks as threads of this process, which put messages into mailboxes.
 #include "framework/comm/host_communicator.h"
 
 #include <gtest/gtest.h>
 
-#include <barrier>
+#include <condition_variable>
+#include <deque>
 #include <functional>
+#include <mutex>
 #include <thread>
 
 #include "framework/core/parallel_for.h"
@@ -13,13 +15,14 @@
 namespace heddle {
 namespace {
 
-// What the ranks of one "job" share: where each wants to read from.
+// What the ranks of one "job" share: the messages under way from each rank to each other.
 struct Job {
-  explicit Job(int ranks) : world(ranks), outboxes(ranks), barrier(ranks) {}
+  explicit Job(int ranks) : world(ranks), mail(ranks * ranks) {}
   int world;
-  std::vector<std::vector<Message>> outboxes;
-  std::barrier<> barrier;
-  std::atomic<int64_t> longest_message{0};
+  std::mutex mutex;
+  std::condition_variable arrived;
+  std::vector<std::deque<std::vector<std::byte>>> mail;
+  int64_t longest_message = 0, bytes = 0;
 };
 
 class ThreadCommunicator : public HostCommunicator {
@@ -29,34 +32,52 @@ class ThreadCommunicator : public HostCommunicator {
 
   std::string_view backend() const override { return "threads"; }
   std::string description() const override { return "threads"; }
-  void barrier() override { job_->barrier.arrive_and_wait(); }
   void finish() override {}
 
  protected:
-  // All ranks take part in every round, with or without a message.
-  void exchange(std::span<const Message> sends, std::span<const Message> receives) override {
-    job_->outboxes[rank()].assign(sends.begin(), sends.end());
-    job_->barrier.arrive_and_wait();
-    for (const Message& to : receives) {
-      for (const Message& from : job_->outboxes[to.peer]) {
-        if (from.peer != rank()) continue;
-        EXPECT_EQ(from.bytes, to.bytes);
-        std::memcpy(to.data, from.data, to.bytes);
-        job_->longest_message = std::max(job_->longest_message.load(), to.bytes);
-      }
+  void start_exchange(std::span<const Message> sends, std::span<const Message> receives) override {
+    const std::lock_guard lock(job_->mutex);
+    for (const Message& m : sends) {
+      job_->mail[rank() * world_size() + m.peer].emplace_back(m.data, m.data + m.bytes);
+      job_->longest_message = std::max(job_->longest_message, m.bytes);
+      job_->bytes += m.bytes;
     }
-    job_->barrier.arrive_and_wait();
+    job_->arrived.notify_all();
+    missing_.assign(receives.begin(), receives.end());
+    patience_ = (rank() + 1) % 3;  // ranks see their messages at different polls
   }
 
-  void broadcast_message(std::byte* data, int64_t bytes, int root) override {
-    if (rank() == root) job_->outboxes[root] = {Message{data, bytes, root}};
-    job_->barrier.arrive_and_wait();
-    if (rank() != root) std::memcpy(data, job_->outboxes[root].front().data, bytes);
-    job_->barrier.arrive_and_wait();
+  bool test_exchange() override {
+    if (patience_-- > 0) return false;
+    const std::lock_guard lock(job_->mutex);
+    return take_arrived();
+  }
+
+  void wait_exchange() override {
+    std::unique_lock lock(job_->mutex);
+    job_->arrived.wait(lock, [this] { return take_arrived(); });
   }
 
  private:
+  bool take_arrived() {
+    std::vector<Message> missing;
+    for (const Message& m : missing_) {
+      auto& box = job_->mail[m.peer * world_size() + rank()];
+      if (box.empty()) {
+        missing.push_back(m);
+        continue;
+      }
+      EXPECT_EQ(static_cast<int64_t>(box.front().size()), m.bytes);
+      std::memcpy(m.data, box.front().data(), box.front().size());
+      box.pop_front();
+    }
+    missing_ = std::move(missing);
+    return missing_.empty();
+  }
+
   Job* job_;
+  std::vector<Message> missing_;
+  int patience_ = 0;
 };
 
 void on_all_ranks(Job* job, const MessageLimits& limits,
@@ -88,6 +109,29 @@ TEST_P(HostCommunicatorTest, MessagesStayWithinTheirLimit) {
     on_all_ranks(&job, limits, testing::check_collectives);
     EXPECT_LE(job.longest_message, limits.message_bytes);
   }
+}
+
+TEST_P(HostCommunicatorTest, CountsTheBytesItHandsOver) {
+  const int world = GetParam();
+  Job job(world);
+  std::vector<int64_t> counts;
+  for (int r = 0; r < world; ++r) counts.push_back(5000 * r);
+  const int64_t total = 5000 * world * (world - 1) / 2;
+  std::vector<int64_t> sent(world);
+  on_all_ranks(&job, MessageLimits{400, 1 << 20}, [&](Communicator& comm) {
+    std::vector<float> x(total);
+    comm.reduce_scatter_sum(std::span<float>(x), counts);
+    comm.all_gather(std::span<float>(x), counts);
+    sent[comm.rank()] = comm.counters().bytes_sent;
+    EXPECT_GT(comm.counters().seconds_in_flight, 0.0);
+    EXPECT_GT(comm.counters().seconds_inside, 0.0);
+  });
+  int64_t all = 0;
+  for (int r = 0; r < world; ++r) {
+    EXPECT_EQ(sent[r], 4 * (total - counts[r] + (world - 1) * counts[r])) << "rank " << r;
+    all += sent[r];
+  }
+  EXPECT_EQ(all, job.bytes);
 }
 
 TEST(HostCommunicator, SumsDoNotDependOnThreads) {
