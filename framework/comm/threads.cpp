@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,26 +9,10 @@
 #include <fstream>
 #include <map>
 
+#include "framework/core/parallel_for.h"
+
 namespace heddle {
 namespace {
-
-// Processors that this process may run on, ascending. The mask grows until the kernel's fits.
-std::vector<int> affinity() {
-  for (int capacity = 1024; capacity <= (1 << 20); capacity *= 4) {
-    cpu_set_t* set = CPU_ALLOC(capacity);
-    const size_t bytes = CPU_ALLOC_SIZE(capacity);
-    CPU_ZERO_S(bytes, set);
-    std::vector<int> processors;
-    if (sched_getaffinity(0, bytes, set) == 0) {
-      for (int i = 0; i < capacity; ++i) {
-        if (CPU_ISSET_S(i, bytes, set)) processors.push_back(i);
-      }
-    }
-    CPU_FREE(set);
-    if (!processors.empty()) return processors;
-  }
-  return {0};
-}
 
 // Same text on all processes of a running machine and on no others, containers included.
 std::string host_key() {
@@ -71,7 +54,7 @@ int fair_share(std::span<const int> own, const std::vector<std::vector<int>>& ma
 }
 
 ThreadBudget default_threads(Communicator& comm) {
-  const std::vector<int> own = affinity();
+  const std::vector<int> own = processor_affinity();
   const std::string host = host_key();
   const auto texts = comm.all_gather_strings(fmt::format("{}|{}", host, fmt::join(own, ",")));
 

@@ -1,4 +1,4 @@
-// Log lines through spdlog: stderr always, and a file once a run has one. Rank 0 speaks at info,
+// Log lines through spdlog: stdout always, and a file once a run has one. Rank 0 speaks at info,
 // other ranks from warning upwards, so that a message of all ranks appears once.
 #pragma once
 

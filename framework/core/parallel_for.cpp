@@ -57,12 +57,25 @@ void fork_join(int workers, Run&& run) {
 
 }  // namespace
 
-int available_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+std::vector<int> processor_affinity() {
+  // The mask grows until the kernel's fits.
+  for (int capacity = 1024; capacity <= (1 << 20); capacity *= 4) {
+    cpu_set_t* set = CPU_ALLOC(capacity);
+    const size_t bytes = CPU_ALLOC_SIZE(capacity);
+    CPU_ZERO_S(bytes, set);
+    std::vector<int> processors;
+    if (sched_getaffinity(0, bytes, set) == 0) {
+      for (int i = 0; i < capacity; ++i) {
+        if (CPU_ISSET_S(i, bytes, set)) processors.push_back(i);
+      }
+    }
+    CPU_FREE(set);
+    if (!processors.empty()) return processors;
+  }
+  return {0};
 }
+
+int available_processors() { return static_cast<int>(processor_affinity().size()); }
 
 void set_num_threads(int n) {
   g_num_threads = n > 0 ? n : available_processors();

@@ -4,13 +4,15 @@
 #include <cstdint>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace heddle {
 
 // Workers that parallel_for uses at most. 0 means all processors that this process may run on.
 void set_num_threads(int n);
 int num_threads();
-// Processors in this process's affinity mask: what a launcher's binding leaves us.
+// Processors in this process's affinity mask, ascending: what a launcher's binding leaves us.
+std::vector<int> processor_affinity();
 int available_processors();
 
 namespace internal {

@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "framework/attention/discovery.h"
-#include "framework/attention/probe.h"
+#include "framework/attention/catalog.h"
 #include "framework/comm/threads.h"
 #include "framework/config/check.h"
 #include "framework/config/dump.h"
@@ -18,11 +17,6 @@
 
 namespace heddle {
 namespace {
-
-// MPI may not be running when a plugin is tried out in a fresh process; the answers are kept.
-void probe_plugins(const AttentionConfig& config) {
-  for (const PluginFile& file : find_plugin_files(config).files) probe_plugin(file.path);
-}
 
 void choose_threads(const Config& config, Communicator& comm) {
   const ThreadBudget budget = default_threads(comm);
@@ -87,7 +81,8 @@ Run open_run(const Config& config) {
   Run run;
   run.config = config;
   run.launch = resolve_launch(process_environment());
-  probe_plugins(config.attention);
+  // MPI may not be running when a plugin is tried out in a fresh process; the answers are kept.
+  make_plugin_catalog(config.attention);
   run.comm = make_communicator(config.dist, run.launch);
   log::set_rank(run.comm->rank(), run.comm->world_size());
   require_agreement(*run.comm, "version and configuration",

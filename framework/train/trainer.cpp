@@ -49,12 +49,11 @@ Trainer::Trainer(Run run, StopSignals& signals) : run_(std::move(run)), signals_
 }
 
 void Trainer::load_start() {
-  const std::optional<std::string> resume = checkpoint_to_resume();
+  const std::optional<Checkpoint> resume = checkpoint_to_resume();
   if (resume) {
-    const Checkpoint checkpoint = Checkpoint::open(*resume);
-    position_ = restore_snapshot(checkpoint, *run_.dataset, *model_, *optimizer_);
+    position_ = restore_snapshot(*resume, *run_.dataset, *model_, *optimizer_);
     saved_step_ = position_.step;
-    if (run_.chief()) log::info("resumed {} at step {}", checkpoint.path(), position_.step);
+    if (run_.chief()) log::info("resumed {} at step {}", resume->path(), position_.step);
   } else if (!run_.config.train.init_from.empty()) {
     load_model_weights(Weights::load(run_.config.train.init_from), *model_);
     if (run_.chief()) log::info("initial weights from {}", run_.config.train.init_from);
@@ -64,24 +63,26 @@ void Trainer::load_start() {
   open_folder(resume.has_value());
 }
 
-// One rank looks, so that all ranks take the same checkpoint or none.
-std::optional<std::string> Trainer::checkpoint_to_resume() {
+// One rank looks, so that all ranks take the same checkpoint or none. Opening compares every byte
+// with the manifest, so each rank does it once.
+std::optional<Checkpoint> Trainer::checkpoint_to_resume() {
   const Config& c = run_.config;
   if (c.train.resume == "never") return std::nullopt;
-  std::string path;
+  std::optional<Checkpoint> checkpoint;
   if (run_.chief()) {
     if (c.train.resume != "auto") {
-      path = Checkpoint::open(c.train.resume).path();
+      checkpoint = Checkpoint::open(c.train.resume);
     } else {
       std::string skipped;
-      const auto newest = open_newest(checkpoints_folder(c.log.dir + "/" + c.log.name), &skipped);
+      checkpoint = open_newest(checkpoints_folder(c.log.dir + "/" + c.log.name), &skipped);
       if (!skipped.empty()) log::warn("{}", skipped);
-      if (newest) path = newest->path();
-      if (!newest) log::info("train.resume: auto found no checkpoint; this is a fresh start");
+      if (!checkpoint) log::info("train.resume: auto found no checkpoint; this is a fresh start");
     }
   }
+  std::string path = checkpoint ? checkpoint->path() : std::string();
   run_.comm->broadcast(&path, 0);
-  return path.empty() ? std::nullopt : std::optional(path);
+  if (!run_.chief() && !path.empty()) checkpoint = Checkpoint::open(path);
+  return checkpoint;
 }
 
 void Trainer::open_folder(bool resumed) {

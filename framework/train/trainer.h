@@ -47,7 +47,7 @@ class Trainer {
 
  private:
   void load_start();
-  std::optional<std::string> checkpoint_to_resume();
+  std::optional<Checkpoint> checkpoint_to_resume();
   void open_folder(bool resumed);
   LossSum run_micro_steps();
   void reduce_gradients();
