@@ -65,7 +65,7 @@ class Runner {
  public:
   explicit Runner(const Settings& settings) : s_(settings) {
     program_ = std::filesystem::read_symlink("/proc/self/exe").string();
-    const int seconds = s_.timeout_s > 0 ? s_.timeout_s : s_.quick ? 30 : 120;
+    const int seconds = s_.timeout_s > 0 ? s_.timeout_s : s_.quick ? 60 : 300;
     deadline_ = std::chrono::seconds(seconds);
   }
 
@@ -73,8 +73,8 @@ class Runner {
 
   // Runs the rule, or one case of it, in a fresh process.
   Told ask(const Rule& rule, const std::string& spec) const {
-    std::vector<std::string> arguments = {program_, "plugin", "check-rule", path_, rule.id,
-                                          "--seed", std::to_string(s_.seed)};
+    std::vector<std::string> arguments = {program_, "plugin", "check-rule",           path_,
+                                          rule.id,  "--seed", std::to_string(s_.seed)};
     if (s_.quick) arguments.push_back("--quick");
     if (!s_.op.empty()) arguments.insert(arguments.end(), {"--op", s_.op});
     if (!spec.empty()) arguments.insert(arguments.end(), {"--case", spec});
@@ -151,8 +151,8 @@ class Runner {
     if (told.child.timed_out) ++hangs_;
     std::string error;
     finding.problem = conformance::parse_spec(told.stage, &error);
-    const std::string where = finding.problem ? conformance::op_name(finding.problem->op)
-                                              : told.stage;
+    const std::string where =
+        finding.problem ? conformance::op_name(finding.problem->op) : told.stage;
     finding.symptom = fmt::format("the plugin {} in {}", ending(told.child), where);
     if (const std::string printed = clean_text(told.child.output, 200); !printed.empty()) {
       finding.difference = "it printed: " + printed;
@@ -265,8 +265,8 @@ int run_check(const Settings& s) {
   report.plugin = first.name.empty() ? s.plugin : first.name;
   report.version = first.version;
   if (first.name.empty()) {
-    const std::string why = first.refusal.empty() ? fmt::format("it does not survive {}", first.stage)
-                                                  : first.refusal;
+    const std::string why =
+        first.refusal.empty() ? fmt::format("it does not survive {}", first.stage) : first.refusal;
     RuleResult load;
     load.id = "LOAD";
     load.name = "the library";
@@ -275,8 +275,8 @@ int run_check(const Settings& s) {
     report.rules.push_back(load);
     fmt::print("plugin check: {}\n{}", report.path, text_row(report, load));
   } else {
-    fmt::print("plugin check: {} {} ({}), {}, seed {}\n", report.plugin, report.version, report.path,
-               report.level, s.seed);
+    fmt::print("plugin check: {} {} ({}), {}, seed {}\n", report.plugin, report.version,
+               report.path, report.level, s.seed);
     std::fflush(stdout);
     run_rules(runner, choose_rules(s), s.fail_fast, report);
   }
@@ -321,11 +321,14 @@ void list_rules() {
 
 void add_check(CLI::App& plugin, int& exit_code) {
   auto s = std::make_shared<Settings>();
-  CLI::App* check = plugin.add_subcommand("check", "Find out what is wrong with a plugin, in words");
+  CLI::App* check =
+      plugin.add_subcommand("check", "Find out what is wrong with a plugin, in words");
   check->add_option("plugin", s->plugin, "name of a plugin, or path of a .so file")->required();
   check->add_flag("--quick", s->quick, "seconds instead of a minute");
   check->add_flag("--fail-fast", s->fail_fast, "stop after the first rule that fails");
-  check->add_option("--only", s->only, "rules, separated by commas")->delimiter(',')->check(bad_rule);
+  check->add_option("--only", s->only, "rules, separated by commas")
+      ->delimiter(',')
+      ->check(bad_rule);
   check->add_option("--op", s->op, "one operation")
       ->check(CLI::IsMember({"forward", "backward", "decode"}));
   check->add_option("--seed", s->seed, "of all random values");
@@ -334,14 +337,17 @@ void add_check(CLI::App& plugin, int& exit_code) {
       ->needs(check->get_option("--only"));
   check->add_option("--json", s->json_file, "write the report to this file");
   check->add_option("--junit", s->junit_file, "write a JUnit report to this file");
-  check->add_option("--timeout", s->timeout_s, "seconds for one rule (30 quick, 120 full)")
+  check->add_option("--timeout", s->timeout_s, "seconds for one rule (60 quick, 300 full)")
       ->check(CLI::PositiveNumber);
   check->add_option("--plugin-path", s->attention.plugin_path,
                     "folders or .so files to search first, as attention.plugin_path");
-  check->add_flag_callback("--list-rules", [] {
-    list_rules();
-    throw CLI::Success();
-  }, "print the rules and what they check");
+  check->add_flag_callback(
+      "--list-rules",
+      [] {
+        list_rules();
+        throw CLI::Success();
+      },
+      "print the rules and what they check");
   check->callback([s, &exit_code] { exit_code = run_check(*s); });
   add_rule_process(plugin, exit_code);
 }

@@ -62,9 +62,9 @@ void check(const RuleArguments& arguments, Wire& wire) {
   PluginLibrary& library = PluginLibrary::load(arguments.path, progress);
   wire.send("@ " + library.name() + "\t" + library.version());
   if (library.table().device_type != HEDDLE_DEVICE_CPU) {
-    throw plugin_error("serves " + device_name(library.table().device_type) +
-                           ", and the suite runs on the CPU",
-                       "check it on a heddle that has this device");
+    throw plugin_error(
+        "serves " + device_name(library.table().device_type) + ", and the suite runs on the CPU",
+        "check it on a heddle that has this device");
   }
   conformance::prepare_process();
   conformance::Session session(library.table(), progress);

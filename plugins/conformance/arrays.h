@@ -11,9 +11,9 @@ namespace heddle::conformance {
 
 template <class T>
 struct Tensors {
-  std::vector<T> q, k, v, dout;        // inputs
-  std::vector<T> out, lse;             // results of FORWARD and DECODE, inputs of BACKWARD
-  std::vector<T> dq, dk, dv;           // results of BACKWARD
+  std::vector<T> q, k, v, dout;  // inputs
+  std::vector<T> out, lse;       // results of FORWARD and DECODE, inputs of BACKWARD
+  std::vector<T> dq, dk, dv;     // results of BACKWARD
 };
 using Arrays = Tensors<float>;
 using Exact = Tensors<double>;

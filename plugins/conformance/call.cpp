@@ -12,8 +12,8 @@ namespace heddle::conformance {
 namespace {
 
 const char* status_text(uint32_t status) {
-  constexpr const char* kNames[] = {"OK",          "REFUSED",       "INVALID_ARG", "UNSUPPORTED",
-                                    "OUT_OF_MEMORY", "DEVICE_ERROR", "INTERNAL"};
+  constexpr const char* kNames[] = {
+      "OK", "REFUSED", "INVALID_ARG", "UNSUPPORTED", "OUT_OF_MEMORY", "DEVICE_ERROR", "INTERNAL"};
   return status < std::size(kNames) ? kNames[status] : "an unknown status";
 }
 
@@ -106,10 +106,13 @@ class Call {
               {"v", &layout_.v, &inputs_.v, nullptr},
               {"out", &layout_.out, nullptr, &got.out}};
     }
-    return {{"q", &layout_.q, &inputs_.q, nullptr},   {"k", &layout_.k, &inputs_.k, nullptr},
-            {"v", &layout_.v, &inputs_.v, nullptr},   {"out", &layout_.out, &inputs_.out, nullptr},
+    return {{"q", &layout_.q, &inputs_.q, nullptr},
+            {"k", &layout_.k, &inputs_.k, nullptr},
+            {"v", &layout_.v, &inputs_.v, nullptr},
+            {"out", &layout_.out, &inputs_.out, nullptr},
             {"dout", &layout_.dout, &inputs_.dout, nullptr},
-            {"dq", &layout_.dq, nullptr, &got.dq},    {"dk", &layout_.dk, nullptr, &got.dk},
+            {"dq", &layout_.dq, nullptr, &got.dq},
+            {"dk", &layout_.dk, nullptr, &got.dk},
             {"dv", &layout_.dv, nullptr, &got.dv}};
   }
 
@@ -217,11 +220,11 @@ class Call {
     if (fault) {
       result_.trouble = name + " crashes: " + fault->text;
     } else if (!host_trouble.empty()) {
-      result_.trouble = name + " " + (host_trouble.starts_with("SIG") ? "crashes: " : "") +
-                        host_trouble;
+      result_.trouble =
+          name + " " + (host_trouble.starts_with("SIG") ? "crashes: " : "") + host_trouble;
     } else if (status != HEDDLE_OK) {
-      result_.trouble = name + " breaks the promise of query(): it returns " +
-                        status_text(status) + " \"" + text + "\" although query said yes";
+      result_.trouble = name + " breaks the promise of query(): it returns " + status_text(status) +
+                        " \"" + text + "\" although query said yes";
     }
   }
 

@@ -18,8 +18,9 @@ struct Names<Layout> {
 };
 template <>
 struct Names<Data> {
-  static constexpr const char* kAll[] = {"random",  "normed", "large", "equal", "denormal", "offset",
-                                         "one_hot", "count",  "hot",   "head",  "unit"};
+  static constexpr const char* kAll[] = {"random",   "normed", "large",   "equal",
+                                         "denormal", "offset", "one_hot", "count",
+                                         "hot",      "head",   "unit"};
 };
 template <>
 struct Names<Edge> {
@@ -58,9 +59,15 @@ void visit_fields(C& c, Visit&& visit) {
   visit("seed", c.seed);
 }
 
-std::string text_of(int64_t v) { return std::to_string(v); }
-std::string text_of(uint32_t v) { return std::to_string(v); }
-std::string text_of(bool v) { return v ? "1" : "0"; }
+std::string text_of(int64_t v) {
+  return std::to_string(v);
+}
+std::string text_of(uint32_t v) {
+  return std::to_string(v);
+}
+std::string text_of(bool v) {
+  return v ? "1" : "0";
+}
 std::string text_of(double v) {
   char text[40];
   const auto end = std::to_chars(text, text + sizeof text, v).ptr;
@@ -72,8 +79,7 @@ std::string text_of(const std::vector<int32_t>& v) {
   return text;
 }
 template <class E>
-  requires std::is_enum_v<E>
-std::string text_of(E v) {
+requires std::is_enum_v<E> std::string text_of(E v) {
   return Names<E>::kAll[static_cast<size_t>(v)];
 }
 
@@ -82,9 +88,15 @@ bool read_number(std::string_view text, N& v) {
   const auto r = std::from_chars(text.data(), text.data() + text.size(), v);
   return r.ec == std::errc{} && r.ptr == text.data() + text.size();
 }
-bool read(std::string_view text, int64_t& v) { return read_number(text, v); }
-bool read(std::string_view text, uint32_t& v) { return read_number(text, v); }
-bool read(std::string_view text, double& v) { return read_number(text, v); }
+bool read(std::string_view text, int64_t& v) {
+  return read_number(text, v);
+}
+bool read(std::string_view text, uint32_t& v) {
+  return read_number(text, v);
+}
+bool read(std::string_view text, double& v) {
+  return read_number(text, v);
+}
 bool read(std::string_view text, bool& v) {
   v = text == "1";
   return v || text == "0";
@@ -101,7 +113,7 @@ bool read(std::string_view text, std::vector<int32_t>& v) {
   return true;
 }
 template <class E>
-  requires std::is_enum_v<E>
+requires std::is_enum_v<E>
 bool read(std::string_view text, E& v) {
   for (size_t i = 0; i < std::size(Names<E>::kAll); ++i) {
     if (text != Names<E>::kAll[i]) continue;
@@ -181,8 +193,10 @@ std::optional<Case> parse_spec(std::string_view spec, std::string* error) {
   Case c;
   const size_t first = std::min(spec.find(','), spec.size());
   const std::string_view op = spec.substr(0, first);
-  c.op = op == "forward" ? HEDDLE_OP_FORWARD : op == "backward" ? HEDDLE_OP_BACKWARD
-         : op == "decode" ? HEDDLE_OP_DECODE : 0;
+  c.op = op == "forward"    ? HEDDLE_OP_FORWARD
+         : op == "backward" ? HEDDLE_OP_BACKWARD
+         : op == "decode"   ? HEDDLE_OP_DECODE
+                            : 0;
   if (c.op == 0) {
     *error = "a case begins with forward, backward or decode, got '" + std::string(op) + "'";
     return std::nullopt;

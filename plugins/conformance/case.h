@@ -24,16 +24,16 @@ enum class Layout {
 // What the tensors hold; data.h says more.
 enum class Data {
   kRandom,
-  kNormed,     // q and k rows of RMS 1.2, as after QK-norm
-  kLarge,      // scores of thousands, exactly representable
-  kEqual,      // all keys alike
-  kDenormal,   // q and k below the normal range
-  kOffset,     // values with mean 8
-  kOneHot,     // one-hot and repeated rows
-  kCount,      // k = 0, v = key index
-  kHot,        // k = 0, v one-hot at key index mod head_dim
-  kHead,       // k = 0, v = kv head + 1
-  kUnit,       // q = k = 0, dout = 1
+  kNormed,    // q and k rows of RMS 1.2, as after QK-norm
+  kLarge,     // scores of thousands, exactly representable
+  kEqual,     // all keys alike
+  kDenormal,  // q and k below the normal range
+  kOffset,    // values with mean 8
+  kOneHot,    // one-hot and repeated rows
+  kCount,     // k = 0, v = key index
+  kHot,       // k = 0, v one-hot at key index mod head_dim
+  kHead,      // k = 0, v = kv head + 1
+  kUnit,      // q = k = 0, dout = 1
 };
 
 // Which end of every buffer touches an inaccessible page.
@@ -64,7 +64,7 @@ struct Case {
   Data data = Data::kRandom;
   Edge edge = Edge::kEnd;
   Order order = Order::kInOrder;
-  int64_t workers = 2;
+  int64_t workers = 1;
   int64_t poison = 0xff;  // the byte that outputs, gaps and workspace hold before a call
   int64_t chunk = 0;      // rules over several calls: new tokens per call
   int64_t seed = 1;

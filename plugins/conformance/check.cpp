@@ -57,8 +57,13 @@ Finding Check::explain(const Case& c, const Judge& judge, const Judgement& first
   const Judgement large = judge(session_, c, true);
   finding = again.finding;
   finding.problem = smallest;
-  if (large.kind == Judgement::kFailed && large.known_mistake) {
+  if (large.kind != Judgement::kFailed) return finding;
+  if (large.known) {
     finding.diagnosis = large.finding.diagnosis;
+  } else if (large.searched && !large.finding.diagnosis.empty() && !(smallest == c)) {
+    // What only the small problem suggests is a coincidence.
+    finding.diagnosis = "where it was found (q_len " + std::to_string(c.q_len) + ", k_len " +
+                        std::to_string(c.k_len) + "): " + large.finding.diagnosis;
   }
   return finding;
 }
@@ -119,14 +124,14 @@ Diagnosis diagnose_nan(Session& session, const Case& c, const Arrays& inputs, co
   finite.poison = kFinitePoison;
   auto again = compare_results(finite, result.got, want, size);
   if (again && again->unwritten) {
-    return {"this element still holds the poison byte from before the call: it was not written",
+    return {"it still holds the bytes from before the call: not written, or 0 was added to it",
             true};
   }
   if (again && std::isnan(again->got)) return diagnose(finite, clean, result.got, want, *again);
   Arrays same = inputs;
   const CallResult tails = call_without_nan(session, c, same, false);
-  const bool tail_matters = tails.ran() && compare_results(finite, tails.got, want, size) &&
-                            c.op == HEDDLE_OP_DECODE;
+  const bool tail_matters =
+      tails.ran() && compare_results(finite, tails.got, want, size) && c.op == HEDDLE_OP_DECODE;
   if (again && !tail_matters) {
     Diagnosis d = diagnose(finite, clean, result.got, want, *again);
     if (d.known) return d;
@@ -137,8 +142,10 @@ Diagnosis diagnose_nan(Session& session, const Case& c, const Arrays& inputs, co
     return {"keys at kv_len and behind are read" + (d.known ? ": " + d.words : ""), true};
   }
   if (tail_matters) {
-    return {"cache rows at kv_len and behind are multiplied by 0 instead of left out: 0 * NaN is "
-            "NaN", true};
+    return {
+        "cache rows at kv_len and behind are multiplied by 0 instead of left out: 0 * NaN is "
+        "NaN",
+        true};
   }
   return {"NaN that outputs or workspace hold before the call comes through: 0 * NaN is NaN", true};
 }
@@ -152,7 +159,8 @@ Diagnosis look_into(Session& session, const Case& c, const Arrays& inputs, const
     const CallResult result = call_plugin(session, alone, inputs);
     if (result.ran() && !compare_results(c, result.got, want, score_size(c, inputs))) {
       return {"right with one worker, wrong with " + std::to_string(c.workers) +
-                  ": workers race, or share a buffer", true};
+                  ": workers race, or share a buffer",
+              true};
     }
   }
   if (difference.unwritten || std::isnan(difference.got)) {

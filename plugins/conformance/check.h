@@ -28,14 +28,17 @@ struct Judgement {
   enum Kind { kPassed, kRefused, kFailed } kind = kPassed;
   std::string refusal;
   Finding finding;
-  bool known_mistake = false;  // what the diagnosis says is certain
+  bool known = false, searched = false;  // as in Diagnosis
 
   static Judgement passed() { return {}; }
-  static Judgement refused(std::string why) { return {kRefused, std::move(why), {}, false}; }
+  static Judgement refused(std::string why) { return {kRefused, std::move(why), {}, false, false}; }
   static Judgement failed(std::string symptom, std::string difference = {},
                           Diagnosis diagnosis = {}) {
-    return {kFailed, {}, {std::move(symptom), std::nullopt, std::move(difference),
-                          std::move(diagnosis.words)}, diagnosis.known};
+    return {kFailed,
+            {},
+            {std::move(symptom), std::nullopt, std::move(difference), std::move(diagnosis.words)},
+            diagnosis.known,
+            diagnosis.searched};
   }
   // Of a call that did not come to the point of comparing numbers.
   static Judgement of(const CallResult& result) {

@@ -33,7 +33,7 @@ bool same_bits(float a, float b) {
 }
 
 double error_of(double got, double want) {
-  if (got == want) return 0.0;  // infinities of one sign too
+  if (got == want || (std::isnan(got) && std::isnan(want))) return 0.0;
   if (!std::isfinite(want) || !std::isfinite(got)) return std::numeric_limits<double>::infinity();
   return std::fabs(got - want);
 }
@@ -62,16 +62,16 @@ Survey survey(const std::vector<float>& got, const std::vector<double>& want) {
 }  // namespace
 
 Gate out_gate(uint32_t dtype, double score_size) {
-  const Gate gate = dtype == HEDDLE_DTYPE_F32    ? Gate{3e-6, 1e-5, 0.0, kLeastRms}
+  const Gate gate = dtype == HEDDLE_DTYPE_F32   ? Gate{3e-6, 1e-5, 0.0, kLeastRms}
                     : dtype == HEDDLE_DTYPE_F16 ? Gate{6e-4, 1e-3, 0.0, kLeastRms}
-                                                 : Gate{4e-3, 8e-3, 0.0, kLeastRms};
+                                                : Gate{4e-3, 8e-3, 0.0, kLeastRms};
   return widened(gate, score_size);
 }
 
 Gate gradient_gate(uint32_t dtype, double score_size) {
-  const Gate gate = dtype == HEDDLE_DTYPE_F32    ? Gate{1e-5, 3e-5, 0.0, kLeastRms}
+  const Gate gate = dtype == HEDDLE_DTYPE_F32   ? Gate{1e-5, 3e-5, 0.0, kLeastRms}
                     : dtype == HEDDLE_DTYPE_F16 ? Gate{1.2e-3, 2e-3, 0.0, kLeastRms}
-                                                 : Gate{8e-3, 1.5e-2, 0.0, kLeastRms};
+                                                : Gate{8e-3, 1.5e-2, 0.0, kLeastRms};
   return widened(gate, score_size);
 }
 
@@ -95,8 +95,7 @@ Shape shape_of(const Case& c, const char* tensor) {
 }
 
 std::optional<Difference> compare(const Shape& shape, const std::vector<float>& got,
-                                  const std::vector<double>& want, const Gate& gate,
-                                  float poison) {
+                                  const std::vector<double>& want, const Gate& gate, float poison) {
   const Survey s = survey(got, want);
   const double bound = gate.absolute * std::max(1.0, gate.per_element > 0.0 ? 1.0 : s.largest);
   const double least = gate.least_rms * gate.least_rms * static_cast<double>(want.size());
@@ -117,6 +116,7 @@ std::optional<Difference> compare(const Shape& shape, const std::vector<float>& 
   const double limit = any ? bound : s.worst * 0.5;  // only the whole is wrong: show a large error
   std::optional<Difference> first;
   int64_t count = 0;
+  bool unwritten = true;
   for (int64_t b = 0; b < shape.batch; ++b) {
     for (int64_t h = 0; h < shape.heads; ++h) {
       for (int64_t row = 0; row < shape.tokens; ++row) {
@@ -124,16 +124,16 @@ std::optional<Difference> compare(const Shape& shape, const std::vector<float>& 
           const size_t n = shape.at(b, h, row, d);
           if (!wrong(n, limit)) continue;
           ++count;
-          if (!first) {
-            first = Difference{shape.tensor, b, h, row, d, got[n], want[n],
-                               same_bits(got[n], poison), relative, 0, 0};
-          }
+          if (!first) first = Difference{shape.tensor, b, h, row, d, got[n], want[n]};
+          if (!same_bits(got[n], poison)) unwritten = false;
         }
       }
     }
   }
   if (first) {
     first->wrong = count;
+    first->relative = relative;
+    first->unwritten = unwritten;
     first->elements = static_cast<int64_t>(want.size());
   }
   return first;
@@ -144,8 +144,8 @@ namespace {
 std::optional<Difference> compare_all(const Case& c, const Arrays& got, const Exact& want,
                                       const Gate& out, const Gate& lse, const Gate& gradient) {
   const float poison = poison_of(c);
-  const auto one = [&](const char* name, const std::vector<float>& g,
-                       const std::vector<double>& w, const Gate& gate) {
+  const auto one = [&](const char* name, const std::vector<float>& g, const std::vector<double>& w,
+                       const Gate& gate) {
     if (g.size() != w.size() || g.empty()) return std::optional<Difference>{};
     const bool is_lse = std::strcmp(name, "lse") == 0;
     Case as_f32 = c;
@@ -178,7 +178,10 @@ std::optional<Difference> compare_probe(const Case& c, const Arrays& got, const 
   constexpr double kExactKeys = 1024.0;
   const int64_t keys = c.window_left < 0 ? c.k_len : std::min(c.k_len, c.window_left + 1);
   gate.absolute *= std::max(1.0, static_cast<double>(keys) / kExactKeys);
-  return compare_all(c, got, want, gate, {0.0, 1e-6, 1e-6}, gate);
+  // Gradients come from exp(score - lse) with an lse that has been rounded, summed over many rows.
+  Gate gradient = gate;
+  gradient.absolute *= 4.0;
+  return compare_all(c, got, want, gate, {0.0, 1e-6, 1e-6}, gradient);
 }
 
 float poison_of(const Case& c) {
@@ -198,7 +201,8 @@ std::string describe(const Difference& d) {
   std::snprintf(place, sizeof place, places, static_cast<long long>(d.b),
                 static_cast<long long>(d.h), static_cast<long long>(d.row),
                 static_cast<long long>(d.dim));
-  std::snprintf(text, sizeof text, "%s %s: got %.7g%s, expected %.7g; %lld of %lld elements are wrong",
+  std::snprintf(text, sizeof text,
+                "%s %s: got %.7g%s, expected %.7g; %lld of %lld elements are wrong",
                 d.tensor.c_str(), place, d.got, note, d.want, static_cast<long long>(d.wrong),
                 static_cast<long long>(d.elements));
   return text;

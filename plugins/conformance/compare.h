@@ -32,7 +32,7 @@ struct Difference {
   std::string tensor;  // "out"
   int64_t b = 0, h = 0, row = 0, dim = 0;
   double got = 0.0, want = 0.0;
-  bool unwritten = false;  // it still holds the poison
+  bool unwritten = false;  // this and all wrong elements still hold the poison
   double relative = 0.0;   // error of the whole
   int64_t wrong = 0;       // elements beyond the bound
   int64_t elements = 0;

@@ -10,8 +10,9 @@
 namespace heddle::conformance {
 
 struct Diagnosis {
-  std::string words;   // may be empty
-  bool known = false;  // a known mistake gives exactly these results
+  std::string words;      // may be empty
+  bool known = false;     // a known mistake gives exactly these results
+  bool searched = false;  // known mistakes were tried
 };
 
 // The known mistake whose results equal `got`, or, when none does, what the numbers suggest: never

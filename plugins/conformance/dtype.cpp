@@ -28,10 +28,10 @@ uint16_t to_f16(float value) {
     return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(size * 0x1p24)));
   }
   int exponent = 0;
-  const double fraction = std::frexp(size, &exponent);  // [0.5, 1)
+  const double fraction = std::frexp(size, &exponent);                             // [0.5, 1)
   const auto mantissa = static_cast<uint32_t>(std::nearbyint(fraction * 2048.0));  // 1024..2048
-  return static_cast<uint16_t>(sign | ((static_cast<uint32_t>(exponent + 14) << 10) +
-                                       (mantissa - 1024u)));
+  return static_cast<uint16_t>(sign |
+                               ((static_cast<uint32_t>(exponent + 14) << 10) + (mantissa - 1024u)));
 }
 
 float from_f16(uint16_t bits) {

@@ -75,8 +75,8 @@ std::string describe(const Frame& frame) {
   }
   const char* verb = frame.write ? "writes" : "reads";
   if (!where.empty()) return std::string("SIG") + name + ": " + verb + " " + where;
-  std::snprintf(text, sizeof text, "SIG%s: %s address %p, which is no buffer of the call", name, verb,
-                frame.address);
+  std::snprintf(text, sizeof text, "SIG%s: %s address %p, which is no buffer of the call", name,
+                verb, frame.address);
   return text;
 }
 

@@ -11,8 +11,8 @@
 namespace heddle::conformance {
 
 struct Fault {
-  int signal = 0;        // 0: a C++ exception left the plugin
-  std::string text;      // "SIGSEGV: writes 0 bytes past the end of the workspace"
+  int signal = 0;    // 0: a C++ exception left the plugin
+  std::string text;  // "SIGSEGV: writes 0 bytes past the end of the workspace"
 };
 
 // Makes the handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT. Once, before threads exist.

@@ -15,8 +15,8 @@ namespace {
 // Pieces of one parallel_for per worker, at most.
 constexpr int64_t kPiecesPerWorker = 64;
 
-thread_local int entered = 0;       // depth of Host::Entry on this thread
-thread_local int own_worker = -1;   // the worker that this thread is inside a body
+thread_local int entered = 0;      // depth of Host::Entry on this thread
+thread_local int own_worker = -1;  // the worker that this thread is inside a body
 
 // One job at a time: participant 0 is the caller, 1.. are pool threads.
 class Pool {
@@ -164,7 +164,7 @@ void Host::run_alone(Job& job) {
   const uint32_t worker = take_worker();
   for (int64_t i = 0; i < job.pieces; ++i) {
     run_piece(job, i, worker);
-    if (concurrent_) ::sched_yield();
+    if (concurrent_ && i == job.pieces / 2) ::sched_yield();
   }
   busy_workers_.fetch_and(~(1u << worker));
 }

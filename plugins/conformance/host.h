@@ -28,7 +28,7 @@ class Host {
 
   void set_order(Order order) { order_ = order; }
   // For several threads inside the plugin at once: every call runs its pieces on its own thread,
-  // under a worker number that no other call has, and yields between them.
+  // under a worker number that no other call has, and yields half way.
   void set_concurrent(bool concurrent) { concurrent_ = concurrent; }
 
   // Marks the calling thread as one that entered the plugin.

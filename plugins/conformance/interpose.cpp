@@ -122,15 +122,17 @@ bool is_function_slot(uint64_t) {
 // The dynamic section of an object, as far as it is needed. The loader has made the addresses of
 // glibc's tables absolute.
 struct DynamicTables {
-  const ElfW(Sym)* symbols = nullptr;
+  const ElfW(Sym) * symbols = nullptr;
   const char* strings = nullptr;
-  const ElfW(Rela)* relocations[2] = {nullptr, nullptr};
+  const ElfW(Rela) * relocations[2] = {nullptr, nullptr};
   size_t bytes[2] = {0, 0};
 };
 
-DynamicTables read_dynamic(const dl_phdr_info& object, const ElfW(Dyn)* entry) {
+DynamicTables read_dynamic(const dl_phdr_info& object, const ElfW(Dyn) * entry) {
   DynamicTables t;
-  const auto address = [&](ElfW(Addr) a) { return a < object.dlpi_addr ? object.dlpi_addr + a : a; };
+  const auto address = [&](ElfW(Addr) a) {
+    return a < object.dlpi_addr ? object.dlpi_addr + a : a;
+  };
   for (; entry->d_tag != DT_NULL; ++entry) {
     const ElfW(Addr) at = address(entry->d_un.d_ptr);
     if (entry->d_tag == DT_SYMTAB) t.symbols = reinterpret_cast<const ElfW(Sym)*>(at);
@@ -202,8 +204,8 @@ Counts end_counting() {
   counts.threads = threads;
   if (counts.allocations == 0) return counts;
   Dl_info info{};
-  counts.first_allocation = std::string(first_function.load()) + "(" +
-                            std::to_string(first_bytes.load()) + " bytes)";
+  counts.first_allocation =
+      std::string(first_function.load()) + "(" + std::to_string(first_bytes.load()) + " bytes)";
   if (::dladdr(first_caller.load(), &info) != 0 && info.dli_fname != nullptr) {
     const char* slash = std::strrchr(info.dli_fname, '/');
     counts.first_allocation += std::string(" from ") + (slash ? slash + 1 : info.dli_fname);

@@ -5,8 +5,8 @@
 // run for the sake of one check. So the check's own process redirects the entries for a handful of
 // functions (malloc, mmap, pthread_create, ...) in the global offset tables of all objects it has
 // loaded, the plugin and what it links to included; the replacements count while a call runs and
-// pass on to the real functions. Calls inside libc itself and the loader's own memory (the first use
-// of a thread-local variable) do not go through these tables and are not counted.
+// pass on to the real functions. Calls inside libc itself and the loader's own memory (the first
+// use of a thread-local variable) do not go through these tables and are not counted.
 #pragma once
 
 #include <cstdint>

@@ -68,8 +68,7 @@ class Builder {
       Placement& p = *column.place;
       p.storage = static_cast<int>(layout.storages.size());
       p.strides = {tokens * row, row, c_.head_dim};
-      elements = std::max(elements,
-                          last_element(p, {c_.batch, tokens, column.heads, c_.head_dim}));
+      elements = std::max(elements, last_element(p, {c_.batch, tokens, column.heads, c_.head_dim}));
     }
     layout.storages.push_back({label, elements, is_output});
   }

@@ -11,7 +11,7 @@ namespace heddle::conformance {
 
 // A tensor inside one of the call's storages.
 struct Placement {
-  int storage = -1;  // -1: the call does not have this tensor
+  int storage = -1;    // -1: the call does not have this tensor
   int64_t offset = 0;  // elements
   heddle_strides strides{};
 

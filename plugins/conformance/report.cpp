@@ -52,13 +52,20 @@ std::string xml_text(std::string_view text) {
   std::string out;
   for (const char ch : text) {
     const auto byte = static_cast<unsigned char>(ch);
-    if (ch == '&') out += "&amp;";
-    else if (ch == '<') out += "&lt;";
-    else if (ch == '>') out += "&gt;";
-    else if (ch == '"') out += "&quot;";
-    else if (ch == '\n') out += "&#10;";
-    else if (byte >= 0x20 || ch == '\t') out += ch;
-    else out += '?';
+    if (ch == '&')
+      out += "&amp;";
+    else if (ch == '<')
+      out += "&lt;";
+    else if (ch == '>')
+      out += "&gt;";
+    else if (ch == '"')
+      out += "&quot;";
+    else if (ch == '\n')
+      out += "&#10;";
+    else if (byte >= 0x20 || ch == '\t')
+      out += ch;
+    else
+      out += '?';
   }
   return out;
 }
@@ -162,9 +169,9 @@ std::string json_report(const CheckReport& report) {
                 static_cast<long long>(report.count(Status::kPassed)),
                 static_cast<long long>(report.count(Status::kFailed)),
                 static_cast<long long>(report.count(Status::kSkipped)));
-  text += print(",\n  \"cases\": %lld,\n  \"ok\": %s,\n  \"rules\": [\n",
-                static_cast<long long>(report.executed_cases()),
-                report.passed() ? "true" : "false");
+  text +=
+      print(",\n  \"cases\": %lld,\n  \"ok\": %s,\n  \"rules\": [\n",
+            static_cast<long long>(report.executed_cases()), report.passed() ? "true" : "false");
   for (size_t i = 0; i < report.rules.size(); ++i) {
     text += json_rule(report, report.rules[i]) + (i + 1 < report.rules.size() ? ",\n" : "\n");
   }
@@ -174,8 +181,9 @@ std::string json_report(const CheckReport& report) {
 std::string junit_report(const CheckReport& report) {
   double seconds = 0.0;
   for (const RuleResult& r : report.rules) seconds += r.seconds;
-  std::string text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"heddle plugin check " +
-                     xml_text(report.plugin) + "\"";
+  std::string text =
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"heddle plugin check " +
+      xml_text(report.plugin) + "\"";
   text += print(" tests=\"%zu\" failures=\"%lld\" skipped=\"%lld\" time=\"%.3f\">\n",
                 report.rules.size(), static_cast<long long>(report.count(Status::kFailed)),
                 static_cast<long long>(report.count(Status::kSkipped)), seconds);

@@ -11,10 +11,14 @@ namespace {
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char ch : text) {
-    if (ch == '\t') out += "\\t";
-    else if (ch == '\n') out += "\\n";
-    else if (ch == '\\') out += "\\\\";
-    else out += ch;
+    if (ch == '\t')
+      out += "\\t";
+    else if (ch == '\n')
+      out += "\\n";
+    else if (ch == '\\')
+      out += "\\\\";
+    else
+      out += ch;
   }
   return out;
 }

@@ -12,10 +12,10 @@
 namespace heddle::conformance {
 
 struct Finding {
-  std::string symptom;           // what was seen: "out differs from the definition"
-  std::optional<Case> problem;   // the smallest case that still shows it
-  std::string difference;        // the first element that differs; may be empty
-  std::string diagnosis;         // what a known mistake would look like; may be empty
+  std::string symptom;          // what was seen: "out differs from the definition"
+  std::optional<Case> problem;  // the smallest case that still shows it
+  std::string difference;       // the first element that differs; may be empty
+  std::string diagnosis;        // what a known mistake would look like; may be empty
 };
 
 enum class Status { kPassed, kFailed, kSkipped };

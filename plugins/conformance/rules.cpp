@@ -44,7 +44,8 @@ const std::vector<Rule>& all_rules() {
        check_own_lse},
       {"KVLEN", "cache lengths", "every batch row of a decode step has its own length",
        check_lengths},
-      {"CHUNK", "prefill in chunks", "decode steps of any size add up to one forward", check_chunks},
+      {"CHUNK", "prefill in chunks", "decode steps of any size add up to one forward",
+       check_chunks},
       {"TAIL", "cache tails", "bytes at kv_len and behind never matter", check_tails},
       {"BEHIND", "keys behind the window", "a single-token decode ignores NaN outside its window",
        check_behind_window},
@@ -96,8 +97,7 @@ RuleResult run_rule(Session& session, const Rule& rule, const Options& options) 
   } catch (const std::exception& e) {
     check.expect(false, e.what());
   }
-  result.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!result.findings.empty()) {
     result.status = Status::kFailed;
   } else if (result.executed_cases() > 0) {

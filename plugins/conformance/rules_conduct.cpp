@@ -50,11 +50,13 @@ Judgement judge_allocation(Session& session, const Case& c, bool) {
   const Counts call = count_call(session, c, judgement);
   if (judgement.kind != Judgement::kPassed) return judgement;
   const auto failed = [](const std::string& function, const Counts& counts) {
-    return Judgement::failed(function + " allocates memory " + std::to_string(counts.allocations) +
-                                 " times inside the call",
-                             "first: " + counts.first_allocation,
-                             {"ask for workspace in query() or allocate in create(); what a wrapped "
-                              "library cannot avoid is declared with HEDDLE_PROP_ALLOCATES", true});
+    return Judgement::failed(
+        function + " allocates memory " + std::to_string(counts.allocations) +
+            " times inside the call",
+        "first: " + counts.first_allocation,
+        {"ask for workspace in query() or allocate in create(); what a wrapped "
+         "library cannot avoid is declared with HEDDLE_PROP_ALLOCATES",
+         true});
   };
   if (call.allocations > 0) return failed(op_name(c.op), call);
   const Counts query = count_query(session, c);
@@ -69,11 +71,12 @@ Judgement judge_threads(Session& session, const Case& c, bool) {
   const int64_t left = ProcessState::current().threads - before;
   if (call.threads == 0 && left <= 0) return Judgement::passed();
   return Judgement::failed(
-      std::string(op_name(c.op)) + " starts " +
-          std::to_string(std::max(call.threads, left)) + " threads inside the call",
+      std::string(op_name(c.op)) + " starts " + std::to_string(std::max(call.threads, left)) +
+          " threads inside the call",
       left > 0 ? std::to_string(left) + " of them still run after it" : "",
       {"compute through host->parallel_for; what a wrapped library cannot avoid is declared with "
-       "HEDDLE_PROP_OWN_THREADS", true});
+       "HEDDLE_PROP_OWN_THREADS",
+       true});
 }
 
 // Standard output and error of this process, caught in memory.
@@ -121,8 +124,8 @@ Judgement judge_output(Session& session, const Case& c, bool) {
   if (!result.ran()) return Judgement::of(result);
   const std::string text = capture.text();
   if (text.empty()) return Judgement::passed();
-  return Judgement::failed(std::string(op_name(c.op)) + " prints inside the call", "\"" + text + "\"",
-                           {"use host->log", true});
+  return Judgement::failed(std::string(op_name(c.op)) + " prints inside the call",
+                           "\"" + text + "\"", {"use host->log", true});
 }
 
 Judgement judge_state(Session& session, const Case& c, bool) {
@@ -141,8 +144,8 @@ Judgement judge_state(Session& session, const Case& c, bool) {
 std::string refuse_foreign_device(Session& session) {
   heddle_device device{};
   device.struct_size = sizeof device;
-  device.type = session.table().device_type == HEDDLE_DEVICE_CPU ? HEDDLE_DEVICE_CUDA
-                                                                 : HEDDLE_DEVICE_CPU;
+  device.type =
+      session.table().device_type == HEDDLE_DEVICE_CPU ? HEDDLE_DEVICE_CUDA : HEDDLE_DEVICE_CPU;
   char text[65];
   std::memset(text, 'x', sizeof text);
   heddle_text err{text, 64, 0};

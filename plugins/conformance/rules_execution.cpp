@@ -1,6 +1,7 @@
 // Workers, repetition and threads.
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -12,8 +13,7 @@
 namespace heddle::conformance {
 namespace {
 
-constexpr Order kOrders[] = {Order::kInOrder, Order::kReversed, Order::kShuffled,
-                             Order::kOnePiece};
+constexpr Order kOrders[] = {Order::kInOrder, Order::kReversed, Order::kShuffled, Order::kOnePiece};
 
 const char* order_text(Order order) {
   constexpr const char* kTexts[] = {"in order", "reversed", "shuffled", "in one piece"};
@@ -55,13 +55,13 @@ std::string bit_difference(const Case& c, const Arrays& a, const Arrays& b) {
   return {};
 }
 
-Judgement judge_determinism(Session& session, const Case& c, bool) {
+Judgement judge_determinism(Session& session, const Case& c, int repeats) {
   const Arrays inputs = inputs_of(c);
   Case base = c;
   base.deterministic = true;
   const CallResult first = call_plugin(session, base, inputs);
   if (!first.ran()) return Judgement::of(first);
-  for (int repeat = 0; repeat < 2; ++repeat) {
+  for (int repeat = 0; repeat < repeats; ++repeat) {
     for (int64_t workers = 1; workers <= kMostWorkers; ++workers) {
       for (const Order order : kOrders) {
         Case again = base;
@@ -77,7 +77,8 @@ Judgement judge_determinism(Session& session, const Case& c, bool) {
             difference,
             {"one with " + std::to_string(base.workers) + " workers " + order_text(base.order) +
                  ", one with " + std::to_string(workers) + " workers " + order_text(order) +
-                 ": sums in the order of arrival, per worker, or by atomics?", true});
+                 ": sums in the order of arrival, per worker, or by atomics?",
+             true});
       }
     }
   }
@@ -94,6 +95,10 @@ struct Crowd {
   Judgement judgement;
 };
 
+// At least a few rounds, and no more than the time allows on a busy machine.
+constexpr int kLeastRounds = 3;
+constexpr std::chrono::seconds kMostTime{2};
+
 void one_of_many(Crowd& crowd, size_t thread, int rounds) {
   prepare_thread_for_faults();
   Case c = crowd.c;
@@ -106,7 +111,9 @@ void one_of_many(Crowd& crowd, size_t thread, int rounds) {
   options.ctx = crowd.contexts[thread];
   crowd.waiting.fetch_sub(1);
   while (crowd.waiting.load() > 0) std::this_thread::yield();
+  const auto end = std::chrono::steady_clock::now() + kMostTime;
   for (int round = 0; round < rounds; ++round) {
+    if (round >= kLeastRounds && std::chrono::steady_clock::now() > end) return;
     const CallResult result = call_plugin(crowd.session, c, inputs, options);
     Judgement j = Judgement::passed();
     if (!result.ran()) {
@@ -180,9 +187,14 @@ void check_determinism(Check& check) {
   if (!check.quick()) {
     add_training(cases, make_case(HEDDLE_OP_FORWARD, 257, 257, 100, {8, 2}, 64, 2));
     cases.push_back(make_decode(3, 3000, {3000}, -1, {2, 1}, 64));
+    cases.push_back(make_case(HEDDLE_OP_BACKWARD, 1000, 1000, 100, {8, 2}, 64));
+    cases.push_back(make_case(HEDDLE_OP_BACKWARD, 700, 700, -1, {4, 4}, 64, 2));
   }
   for (Case& c : cases) c.deterministic = true;
-  check.each(cases, judge_determinism);
+  const int repeats = check.quick() ? 2 : 5;
+  check.each(cases, [repeats](Session& session, const Case& c, bool) {
+    return judge_determinism(session, c, repeats);
+  });
 }
 
 void check_concurrency(Check& check) {

@@ -19,6 +19,7 @@ std::vector<Case> mixed_cases(bool quick) {
       cases.push_back(make_decode(std::min<int64_t>(n, 3), n + 4, {len}, 5, {3, 1}, d));
     }
   }
+  for (Case& c : cases) c.workers = 2;
   return cases;
 }
 
@@ -42,8 +43,10 @@ Judgement judge_reuse(Session& session, const Case& c, bool explain) {
     const Exact old = exact_results(other, before);
     diagnosis = compare_results(c, second.got, old, score_size(c, inputs))
                     ? diagnose(c, inputs, second.got, want, *difference)
-                    : Diagnosis{"these are the results of the call before: something is kept "
-                                "between calls", true};
+                    : Diagnosis{
+                          "these are the results of the call before: something is kept "
+                          "between calls",
+                          true};
   }
   return Judgement::failed(std::string(op_name(c.op)) + ": " + difference->tensor +
                                " is wrong in a second call that gets the workspace of the first",

@@ -26,6 +26,8 @@ void check_random(Check& check) {
     add_shapes(cases, {15, 16, 17, 31, 33, 63, 127, 129, 193, 257}, {6, 2}, 32, 2);
     add_shapes(cases, {300}, {4, 4}, 128, 1);
     add_shapes(cases, {513}, {2, 1}, 64, 1);
+    add_shapes(cases, {255, 256, 320, 449}, {4, 1}, 80, 1);
+    add_shapes(cases, {1025}, {2, 1}, 128, 1);
     for (const int32_t n : {2, 31, 64, 65, 300}) {
       cases.push_back(make_decode(1, 310, {n, 300}, -1, {6, 3}, 64));
       cases.push_back(make_decode(1, 310, {n, 300}, 40, {6, 3}, 64));
@@ -35,14 +37,23 @@ void check_random(Check& check) {
   for (size_t i = 0; i < plain; i += 2) {
     cases.push_back(cases[i]);
     cases.back().data = Data::kNormed;
+    cases.back().workers = 2;
   }
   check.each(cases, judge_numbers);
 }
 
 void check_positions(Check& check) {
   std::vector<Case> cases;
-  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{5, 12}, {2, 5}, {5, 2}, {1, 9}, {40, 104},
-                             {104, 40}, {16, 100}, {65, 64}, {129, 2}, {1, 130}}) {
+  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{5, 12},
+                             {2, 5},
+                             {5, 2},
+                             {1, 9},
+                             {40, 104},
+                             {104, 40},
+                             {16, 100},
+                             {65, 64},
+                             {129, 2},
+                             {1, 130}}) {
     for (const int64_t w : {-1, 2, 20}) {
       Case c = make_case(HEDDLE_OP_FORWARD, q, k, w, {6, 3}, 20);
       add_training(cases, c);
@@ -111,9 +122,13 @@ void check_empty_rows(Check& check) {
 
 void check_groups(Check& check) {
   std::vector<Case> cases;
-  for (const Heads heads : {Heads{6, 2}, {3, 1}, {5, 1}, {7, 1}, {9, 3}, {10, 2}, {14, 2}, {12, 12},
-                            {8, 1}, {40, 4}}) {
+  for (const Heads heads :
+       {Heads{6, 2}, {3, 1}, {5, 1}, {7, 1}, {9, 3}, {10, 2}, {14, 2}, {12, 12}, {8, 1}, {40, 4}}) {
     add_training(cases, make_case(HEDDLE_OP_FORWARD, 33, 33, 9, heads, 8, 2));
+    if (!check.quick()) {
+      add_training(cases, make_case(HEDDLE_OP_FORWARD, 130, 130, -1, heads, 64));
+      add_training(cases, make_case(HEDDLE_OP_FORWARD, 65, 100, 50, heads, 20));
+    }
     cases.push_back(make_decode(1, 129, {129, 40, 7}, -1, heads, 16));
   }
   check.each(cases, judge_numbers);
@@ -123,8 +138,8 @@ void check_head_dims(Check& check) {
   std::vector<Case> cases;
   std::vector<int64_t> dims = {20, 1, 3, 8, 33, 64, 80, 128, 256};
   if (!check.quick()) {
-    dims.insert(dims.end(), {2, 4, 5, 7, 12, 15, 16, 17, 24, 31, 32, 36, 48, 63, 65, 72, 96, 100,
-                             112, 127, 160, 192, 224, 255});
+    dims.insert(dims.end(), {2,  4,  5,  7,  12, 15,  16,  17,  24,  31,  32,  36,
+                             48, 63, 65, 72, 96, 100, 112, 127, 160, 192, 224, 255});
   }
   for (const int64_t d : dims) {
     add_training(cases, make_case(HEDDLE_OP_FORWARD, 19, 19, 6, {2, 1}, d));
@@ -206,10 +221,10 @@ Judgement judge_own_lse(Session& session, const Case& c, bool explain) {
   const Exact want = exact_results(c, inputs);
   const auto difference = compare_results(c, second.got, want, score_size(c, inputs));
   if (!difference) return Judgement::passed();
-  return Judgement::failed("backward: " + difference->tensor +
-                               " is wrong after the plugin's own forward",
-                           describe(*difference),
-                           explain ? diagnose(c, inputs, second.got, want, *difference) : Diagnosis{});
+  return Judgement::failed(
+      "backward: " + difference->tensor + " is wrong after the plugin's own forward",
+      describe(*difference),
+      explain ? diagnose(c, inputs, second.got, want, *difference) : Diagnosis{});
 }
 
 }  // namespace

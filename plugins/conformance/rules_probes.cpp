@@ -69,8 +69,18 @@ void check_hot(Check& check) {
 
 void check_heads(Check& check) {
   std::vector<Case> cases;
-  for (const Heads heads : {Heads{6, 2}, {6, 3}, {4, 4}, {4, 1}, {8, 2}, {9, 3}, {10, 2}, {7, 7},
-                            {12, 4}, {14, 2}, {15, 5}, {1, 1}}) {
+  for (const Heads heads : {Heads{6, 2},
+                            {6, 3},
+                            {4, 4},
+                            {4, 1},
+                            {8, 2},
+                            {9, 3},
+                            {10, 2},
+                            {7, 7},
+                            {12, 4},
+                            {14, 2},
+                            {15, 5},
+                            {1, 1}}) {
     cases.push_back(make_case(HEDDLE_OP_FORWARD, 5, 5, -1, heads, 4, 2));
     cases.push_back(make_case(HEDDLE_OP_FORWARD, 33, 33, 9, heads, 8));
     cases.push_back(make_decode(1, 9, {9, 4}, -1, heads, 4));

@@ -44,11 +44,11 @@ Case random_case(Dice& dice, int64_t seed) {
   c.causal = dice.pick<int>({1, 1, 1, 0}) == 1;
   c.lse = dice.pick<int>({1, 0}) == 1;
   c.deterministic = dice.pick<int>({1, 0}) == 1;
-  c.dtype = dice.pick<uint32_t>({HEDDLE_DTYPE_F32, HEDDLE_DTYPE_F32, HEDDLE_DTYPE_BF16,
-                                 HEDDLE_DTYPE_F16});
+  c.dtype = dice.pick<uint32_t>(
+      {HEDDLE_DTYPE_F32, HEDDLE_DTYPE_F32, HEDDLE_DTYPE_BF16, HEDDLE_DTYPE_F16});
   c.align = dice.pick<uint32_t>({4, 16, 64});
-  c.layout = dice.pick<Layout>({Layout::kContiguous, Layout::kPadded, Layout::kPacked,
-                                Layout::kHeadMajor});
+  c.layout = dice.pick<Layout>(
+      {Layout::kContiguous, Layout::kPadded, Layout::kPacked, Layout::kHeadMajor});
   c.seed = seed;
   return c;
 }
@@ -98,12 +98,23 @@ struct Change {
 };
 
 // Changes that a plugin may well refuse.
-constexpr Change kUnusual[] = {
-    {"head_dim", 257}, {"head_dim", 300},    {"head_dim", 1000}, {"head_dim", 5},
-    {"n_kv_head", 4},  {"window_left", -2},  {"window_left", 7}, {"dtype", HEDDLE_DTYPE_F16},
-    {"dtype", HEDDLE_DTYPE_BF16},            {"mask", 9},        {"mask", HEDDLE_MASK_NONE},
-    {"q_pos0", 3},     {"max_workspace", 1}, {"q_len", 7},       {"k_len", 99},
-    {"batch", 3},      {"align_bytes", 4}};
+constexpr Change kUnusual[] = {{"head_dim", 257},
+                               {"head_dim", 300},
+                               {"head_dim", 1000},
+                               {"head_dim", 5},
+                               {"n_kv_head", 4},
+                               {"window_left", -2},
+                               {"window_left", 7},
+                               {"dtype", HEDDLE_DTYPE_F16},
+                               {"dtype", HEDDLE_DTYPE_BF16},
+                               {"mask", 9},
+                               {"mask", HEDDLE_MASK_NONE},
+                               {"q_pos0", 3},
+                               {"max_workspace", 1},
+                               {"q_len", 7},
+                               {"k_len", 99},
+                               {"batch", 3},
+                               {"align_bytes", 4}};
 
 // Changes that the header forbids.
 constexpr Change kInvalid[] = {{"window_left", -2}, {"window_left", -128}, {"n_kv_head", 4},
@@ -133,9 +144,9 @@ void try_remedies(Check& check, const heddle_attention_problem& problem, const R
     const Answer answer = check.session().query(better);
     check.ran(problem.op);
     check.expect(answer.violation.empty(), answer.violation);
-    check.expect(!still_there(answer, reason),
-                 "query wants " + reason.field + " " + reason.want + ", but refuses " +
-                     reason.field + "=" + std::to_string(value) + " for the same reason");
+    check.expect(!still_there(answer, reason), "query wants " + reason.field + " " + reason.want +
+                                                   ", but refuses " + reason.field + "=" +
+                                                   std::to_string(value) + " for the same reason");
   }
 }
 
@@ -201,7 +212,8 @@ void check_table(Check& check) {
   check.expect(t.backward == nullptr || t.forward != nullptr, "backward without forward");
   constexpr uint32_t kProperties = HEDDLE_PROP_CTX_CONCURRENT | HEDDLE_PROP_ALLOCATES |
                                    HEDDLE_PROP_OWN_THREADS | HEDDLE_PROP_NO_LSE;
-  check.expect((t.properties & ~kProperties) == 0, "properties has bits that ABI 1.0 does not know");
+  check.expect((t.properties & ~kProperties) == 0,
+               "properties has bits that ABI 1.0 does not know");
   if (t.properties & HEDDLE_PROP_ALLOCATES) check.note("declares ALLOCATES");
   if (t.properties & HEDDLE_PROP_OWN_THREADS) check.note("declares OWN_THREADS");
   if (t.properties & HEDDLE_PROP_NO_LSE) check.note("declares NO_LSE");
@@ -210,7 +222,7 @@ void check_table(Check& check) {
 void check_promises(Check& check) {
   Dice dice(check.seed());
   std::vector<Case> cases;
-  const int count = check.quick() ? 150 : 1500;
+  const int count = check.quick() ? 150 : 5000;
   for (int i = 0; i < count; ++i) cases.push_back(random_case(dice, i + 1));
   check.each(cases, judge_promise, Adapt::kNothing);
 }

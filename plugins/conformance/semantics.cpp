@@ -15,7 +15,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 class Model {
  public:
   Model(const Case& c, const Arrays& in, const Semantics& s)
-      : c_(c), in_(in), s_(s), q_(shape_of(c, "q")), k_(shape_of(c, "k")),
+      : c_(c),
+        in_(in),
+        s_(s),
+        q_(shape_of(c, "q")),
+        k_(shape_of(c, "k")),
         scale_(s.scale ? s.scale(c) : scale_of(c)) {}
 
   Exact run() {
@@ -181,15 +185,18 @@ using I = int64_t;
 
 void MistakeList::windows() {
   if (c_.window_left >= 0) {
-    mask("window_left + 1: the window shows one earlier key too many (window_left counts earlier "
-         "keys, the row itself comes on top)",
-         [](const Case& c, I, I, I, I x) { return by_distance(c, x, c.window_left + 1); });
-    mask("window_left - 1: the window shows one key too few (window_left earlier keys AND the row "
-         "itself; counted as a length?)",
-         [](const Case& c, I, I, I, I x) {
-           return c.window_left > 0 ? by_distance(c, x, c.window_left - 1) : false;
-         });
-    mask("the window is ignored", [](const Case& c, I, I, I, I x) { return by_distance(c, x, -1); });
+    mask(
+        "window_left + 1: the window shows one earlier key too many (window_left counts earlier "
+        "keys, the row itself comes on top)",
+        [](const Case& c, I, I, I, I x) { return by_distance(c, x, c.window_left + 1); });
+    mask(
+        "window_left - 1: the window shows one key too few (window_left earlier keys AND the row "
+        "itself; counted as a length?)",
+        [](const Case& c, I, I, I, I x) {
+          return c.window_left > 0 ? by_distance(c, x, c.window_left - 1) : false;
+        });
+    mask("the window is ignored",
+         [](const Case& c, I, I, I, I x) { return by_distance(c, x, -1); });
     mask("the window counts from the query's index in this call instead of its position",
          [](const Case& c, I, I i, I j, I x) {
            return by_distance(c, x, -1) && i - j <= c.window_left;
@@ -214,10 +221,9 @@ void MistakeList::windows() {
       return x >= -1 && (c.window_left < 0 || x <= c.window_left);
     });
   } else {
-    mask("a causal mask is applied although the problem has none",
-         [](const Case& c, I, I, I, I x) {
-           return x >= 0 && (c.window_left < 0 || x <= c.window_left);
-         });
+    mask("a causal mask is applied although the problem has none", [](const Case& c, I, I, I, I x) {
+      return x >= 0 && (c.window_left < 0 || x <= c.window_left);
+    });
   }
 }
 
@@ -241,12 +247,10 @@ void MistakeList::alignment() {
        [](const Case& c, I, I i, I j, I) {
          return by_distance(c, i + c.k_len - c.q_len - j, c.window_left);
        });
-  mask("k_pos0 is ignored", [](const Case& c, I, I, I, I x) {
-    return by_distance(c, x + c.k_pos0, c.window_left);
-  });
-  mask("q_pos0 is ignored", [](const Case& c, I, I, I, I x) {
-    return by_distance(c, x - c.q_pos0, c.window_left);
-  });
+  mask("k_pos0 is ignored",
+       [](const Case& c, I, I, I, I x) { return by_distance(c, x + c.k_pos0, c.window_left); });
+  mask("q_pos0 is ignored",
+       [](const Case& c, I, I, I, I x) { return by_distance(c, x - c.q_pos0, c.window_left); });
 }
 
 void MistakeList::decode() {
@@ -263,17 +267,21 @@ void MistakeList::decode() {
        [](const Case& c, I, I, I, I x) { return c.window_left < 0 || x <= c.window_left; });
   mask("the mask is aligned top-left: query i sees keys up to i",
        [](const Case& c, I, I i, I j, I) { return by_distance(c, i - j, c.window_left); });
-  mask("kv_len[0] is used for every batch row", [](const Case& c, I, I i, I j, I) {
+  add("kv_len[0] is used for every batch row").visible = [](const Case& c, I, I i, I j) {
     return j < c.kv_len[0] && by_distance(c, c.kv_len[0] - c.q_len + i - j, c.window_left);
-  });
-  mask("positions come from the capacity of the cache instead of kv_len",
-       [](const Case& c, I, I i, I j, I) {
-         return by_distance(c, c.k_len - c.q_len + i - j, c.window_left);
-       });
+  };
+  add("the capacity of the cache is used instead of kv_len").visible = [](const Case& c, I, I i,
+                                                                          I j) {
+    return by_distance(c, c.k_len - c.q_len + i - j, c.window_left);
+  };
+  add("the length is one too long (kv_len + 1)").visible = [](const Case& c, I b, I i, I j) {
+    return j <= keys_of(c, b) && by_distance(c, distance(c, b, i, j) + 1, c.window_left);
+  };
 }
 
 void MistakeList::heads() {
-  if (c_.batch > 1) add("keys and values of batch row 0 are used for every row").first_batch_row = true;
+  if (c_.batch > 1)
+    add("keys and values of batch row 0 are used for every row").first_batch_row = true;
   if (c_.n_kv_head == 1) return;
   add("query head h reads kv head h mod n_kv_head instead of h / (n_head / n_kv_head)").kv_head =
       [](const Case& c, I h) { return h % c.n_kv_head; };
@@ -316,8 +324,9 @@ void MistakeList::sums() {
   add("lse has the wrong sign").lse = [](double lse, double) { return -lse; };
   add("lse is 0 for a row that sees no key, expected -inf").empty_lse = 0.0;
   add("lse is +inf for a row that sees no key, expected -inf").empty_lse = kInfinity;
-  Semantics& finite = add("a row that sees no key takes the mean of all values: the mask is a "
-                          "finite large negative number, not -inf");
+  Semantics& finite =
+      add("a row that sees no key takes the mean of all values: the mask is a "
+          "finite large negative number, not -inf");
   finite.uniform_when_empty = true;
   finite.any_lse = true;
   add("hidden keys take part with a score of 0: masked after the product, not before the maximum")
@@ -359,8 +368,7 @@ void MistakeList::blocks() {
     }
     for (I begin = 0; begin < std::min<I>(c_.q_len, 4 * size); begin += size) {
       const I end = std::min(begin + size, c_.q_len);
-      Semantics& s =
-          add("dk and dv miss the queries " + name(begin, end) + ": a block is skipped");
+      Semantics& s = add("dk and dv miss the queries " + name(begin, end) + ": a block is skipped");
       s.dk_skips_rows[0] = begin;
       s.dk_skips_rows[1] = end;
     }

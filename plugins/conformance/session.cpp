@@ -47,7 +47,8 @@ struct QueryBuffers {
 std::string check_verdict(const heddle_attention_verdict& v, QueryBuffers& buffers) {
   if (!buffers.verdict_intact()) return "query writes beyond verdict.struct_size";
   if (!buffers.reasons_intact()) return "query writes more reasons than reason_capacity";
-  if (v.supported > 1) return "verdict.supported is " + std::to_string(v.supported) + ", not 0 or 1";
+  if (v.supported > 1)
+    return "verdict.supported is " + std::to_string(v.supported) + ", not 0 or 1";
   if (v.supported == 0) return {};
   const uint64_t align = v.workspace_align;
   if ((align & (align - 1)) != 0 || align > 4096) {
@@ -117,8 +118,8 @@ heddle_attention_ctx* Session::new_context(int64_t workers) {
   heddle_attention_ctx* ctx = nullptr;
   uint32_t status = HEDDLE_INTERNAL;
   const Host::Entry entry;
-  const auto fault = run_guarded(
-      [&] { status = table_->create(host(workers).services(), &device, &ctx, &err); });
+  const auto fault =
+      run_guarded([&] { status = table_->create(host(workers).services(), &device, &ctx, &err); });
   if (fault) throw std::runtime_error("create() fails with " + fault->text);
   if (status != HEDDLE_OK) {
     throw std::runtime_error("create() returns " + std::to_string(status) + ": " +
@@ -205,7 +206,8 @@ Case Session::adapted(Case c, Adapt adapt) const {
   if (head_dims_.empty() || adapt == Adapt::kNothing) return c;
   c.align = std::max(c.align, align_);
   c.lse = c.lse && lse_;
-  if (std::find(dtypes_.begin(), dtypes_.end(), c.dtype) == dtypes_.end()) c.dtype = dtypes_.front();
+  if (std::find(dtypes_.begin(), dtypes_.end(), c.dtype) == dtypes_.end())
+    c.dtype = dtypes_.front();
   if (adapt == Adapt::kAllButHeadDim || accepts(c)) return c;
   Case other = c;
   for (const int64_t dim : head_dims_) {

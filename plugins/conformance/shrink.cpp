@@ -14,8 +14,9 @@ Case with_lengths(const Case& c, int64_t q_len, int64_t k_len) {
   r.q_len = q_len;
   r.k_len = k_len;
   if (bottom_right(c)) r.q_pos0 = r.k_pos0 + k_len - q_len;
-  for (int32_t& n : r.kv_len) n = n == c.k_len ? static_cast<int32_t>(k_len)
-                                               : static_cast<int32_t>(std::min<int64_t>(n, k_len));
+  for (int32_t& n : r.kv_len)
+    n = n == c.k_len ? static_cast<int32_t>(k_len)
+                     : static_cast<int32_t>(std::min<int64_t>(n, k_len));
   if (r.chunk > 0) r.chunk = std::min(r.chunk, std::max<int64_t>(q_len, 1));
   return r;
 }

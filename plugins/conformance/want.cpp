@@ -79,9 +79,12 @@ std::optional<std::vector<int64_t>> wanted_values(const std::string& want,
   const bool multiple = take(text, "%");
   int64_t shift = 0;
   if (!multiple && !take(text, "==") && !take(text, "<=") && !take(text, ">=")) {
-    if (take(text, "<")) shift = -1;
-    else if (take(text, ">")) shift = 1;
-    else return std::nullopt;
+    if (take(text, "<"))
+      shift = -1;
+    else if (take(text, ">"))
+      shift = 1;
+    else
+      return std::nullopt;
   }
   const auto n = take_number(text);
   if (!n || (multiple && !take(text, "==0"))) return std::nullopt;

@@ -30,7 +30,9 @@ message_of() {
 run_mutant() {  # NAME REGEX
   local start end status text=$out/$1 verdict=caught
   start=$(date +%s%N)
-  HEDDLE_MUTANT=$1 "$heddle" plugin check "$plugin" --quick --fail-fast --timeout 10 \
+  local timeout=60
+  [ "$1" = hangs ] && timeout=3
+  HEDDLE_MUTANT=$1 "$heddle" plugin check "$plugin" --quick --fail-fast --timeout $timeout \
     >"$text" 2>&1
   status=$?
   end=$(date +%s%N)

@@ -75,8 +75,11 @@ class Rows {
   double score(int64_t i, int64_t j, int64_t h) const;
 
   double *scores, *dp, *dk, *dv;
+  int64_t first = 0, last = 0;  // keys outside of [first, last) have a score of 0
 
  private:
+  void find_span();
+
   int64_t position(int64_t i) const {
     if (p_.op == HEDDLE_OP_DECODE) {
       const int64_t before = is(M::kLengthBeforeAppend) ? length_ : length_ - p_.q_len;
@@ -141,8 +144,16 @@ double Rows::score(int64_t i, int64_t j, int64_t h) const {
   for (int64_t d = 0; d < dims; ++d) sum += static_cast<double>(a[d]) * b[d];
   sum *= effective_scale();
   if (is(M::kHalfPrecision)) return as_half(sum);
-  if (is(M::kFp16Overflow) && std::fabs(sum) > 65504.0 / 16.0) return sum > 0 ? kInfinity : -kInfinity;
+  if (is(M::kFp16Overflow) && std::fabs(sum) > 65504.0 / 16.0)
+    return sum > 0 ? kInfinity : -kInfinity;
   return sum;
+}
+
+void Rows::find_span() {
+  first = 0;
+  last = p_.k_len;
+  while (first < last && scores[first] == 0.0) ++first;
+  while (last > first && scores[last - 1] == 0.0) --last;
 }
 
 double Rows::softmax(int64_t i, int64_t h) {
@@ -162,17 +173,20 @@ double Rows::softmax(int64_t i, int64_t h) {
   }
   if (is(M::kNoMax)) top = 0.0;
   for (int64_t j = 0; j < p_.k_len; ++j) {
-    scores[j] = scores[j] == -kInfinity && !is(M::kEmptyNan)
-                    ? 0.0
-                    : static_cast<double>(std::exp(static_cast<float>(scores[j] - top)));
-    if (is(M::kNoMax)) scores[j] = static_cast<float>(scores[j]);
+    if (scores[j] == -kInfinity && !is(M::kEmptyNan)) {
+      scores[j] = 0.0;
+      continue;
+    }
+    const double x = scores[j] - top;
+    scores[j] = is(M::kNoMax) ? std::exp(static_cast<float>(x)) : std::exp(x);
     sum += scores[j];
   }
+  find_span();
   if (!any && !is(M::kEmptyNan)) {
     return is(M::kLseEmptyInf) ? kInfinity : is(M::kLseEmptyZero) ? 0.0 : -kInfinity;
   }
   if (!is(M::kNotNormalised)) {
-    for (int64_t j = 0; j < p_.k_len; ++j) scores[j] /= sum;
+    for (int64_t j = first; j < last; ++j) scores[j] /= sum;
   }
   if (is(M::kLseNoMax)) return std::log(sum);
   const double lse = top + std::log(sum);
@@ -202,9 +216,10 @@ void attend(Task& task, Rows& rows, int64_t b, int64_t h, int64_t i) {
   }
   for (int64_t d = 0; d < p.head_dim; ++d) {
     double sum = is(M::kWorkspaceUsed) ? rows.dp[0] : is(M::kZeroAssumed) ? out[d] : 0.0;
-    for (int64_t j = 0; j < p.k_len; ++j) {
-      const bool read = rows.scores[j] != 0.0 || (tail && j >= rows.keys()) ||
-                        (behind && j < rows.keys());
+    const bool all = tail || behind;
+    for (int64_t j = all ? 0 : rows.first; j < (all ? p.k_len : rows.last); ++j) {
+      const bool read =
+          rows.scores[j] != 0.0 || (tail && j >= rows.keys()) || (behind && j < rows.keys());
       if (read) sum += rows.scores[j] * rows.v(j, h)[d];
     }
     if (is(M::kWrongAtOne) && p.q_len == 1) sum *= 2.0;
@@ -225,7 +240,7 @@ void differentiate(Task& task, Rows& rows, int64_t b, int64_t h, int64_t i) {
   rows.softmax(i, h);
   const float* dout = row<float>(call.dout, p.dout, b, i, h);
   double delta = 0.0;
-  for (int64_t j = 0; j < p.k_len; ++j) {
+  for (int64_t j = rows.first; j < rows.last; ++j) {
     rows.dp[j] = 0.0;
     if (rows.scores[j] == 0.0) continue;
     for (int64_t d = 0; d < p.head_dim; ++d) {
@@ -234,14 +249,13 @@ void differentiate(Task& task, Rows& rows, int64_t b, int64_t h, int64_t i) {
     delta += rows.scores[j] * rows.dp[j];
   }
   if (is(M::kNoDelta)) delta = 0.0;
-  const double weight =
-      is(M::kDvFirstRowMissing) && i == 0 ? 0.0 : group_weight(rows, h);
+  const double weight = is(M::kDvFirstRowMissing) && i == 0 ? 0.0 : group_weight(rows, h);
   float* dq = row<float>(call.dq, p.dq, b, i, h);
   const bool write = !leave_row_alone(p, i);
   const bool empty = is(M::kEmptyGradientNan) && !rows.visible(i, 0) && p.q_len > p.k_len;
   for (int64_t d = 0; d < p.head_dim; ++d) {
     double sum = 0.0;
-    for (int64_t j = 0; j < p.k_len; ++j) {
+    for (int64_t j = rows.first; j < rows.last; ++j) {
       if (rows.scores[j] == 0.0) continue;
       const double ds = rows.scores[j] * (rows.dp[j] - delta) * p.scale;
       const bool skip = is(M::kDqSkipsBlock) && j / 32 == 1;

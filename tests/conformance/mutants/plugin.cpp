@@ -36,8 +36,8 @@ class Reasons {
 
 void check(const heddle_attention_problem& p, Reasons& r) {
   if (is(M::kSaysYesToAll)) return;
-  r.require(p.device_type == HEDDLE_DEVICE_CPU, HEDDLE_REASON_DEVICE, "device_type",
-            p.device_type, "==1");
+  r.require(p.device_type == HEDDLE_DEVICE_CPU, HEDDLE_REASON_DEVICE, "device_type", p.device_type,
+            "==1");
   r.require(p.dtype == HEDDLE_DTYPE_F32, HEDDLE_REASON_DTYPE, "dtype", p.dtype, "==1");
   r.require(p.mask <= HEDDLE_MASK_CAUSAL, HEDDLE_REASON_MASK, "mask", p.mask, "in{0,1}");
   r.require(p.head_dim >= 1 && p.head_dim <= 256, HEDDLE_REASON_HEAD_DIM, "head_dim", p.head_dim,

@@ -25,7 +25,8 @@ TEST(Compare, NamesTheFirstElementInTheOrderBatchHeadRowDim) {
   EXPECT_EQ(d->row, 1);
   EXPECT_EQ(d->dim, 0);
   EXPECT_EQ(d->wrong, 2);
-  EXPECT_EQ(describe(*d), "out (b 0, h 0, row 1, dim 0): got 3, expected 1; 2 of 8 elements are wrong");
+  EXPECT_EQ(describe(*d),
+            "out (b 0, h 0, row 1, dim 0): got 3, expected 1; 2 of 8 elements are wrong");
 }
 
 TEST(Compare, NanIsWrongWhereverItIsNotExpected) {

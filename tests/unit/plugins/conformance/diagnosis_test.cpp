@@ -102,7 +102,8 @@ TEST(Diagnosis, SaysWhereWhenNothingIsKnown) {
   const Exact want = exact_results(c, inputs);
   Arrays got = rounded(want);
   const Shape s = shape_of(c, "out");
-  for (int64_t row = 8; row < 12; ++row) got.out[s.at(0, 2, row, 5)] += static_cast<float>(row * row);
+  for (int64_t row = 8; row < 12; ++row)
+    got.out[s.at(0, 2, row, 5)] += static_cast<float>(row * row);
   const auto difference = compare_results(c, got, want, 1.0);
   ASSERT_TRUE(difference);
   const Diagnosis d = diagnose(c, inputs, got, want, *difference);

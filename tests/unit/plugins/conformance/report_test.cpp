@@ -28,8 +28,9 @@ CheckReport sample() {
   Case c;
   c.q_len = c.k_len = 5;
   c.window_left = 1;
-  fail.findings = {{"row 5 sees key 3 & <more>", c, "out (b 0): got 1, expected 0", "window_left + 1"},
-                   {"crashes\nbadly", std::nullopt, "", ""}};
+  fail.findings = {
+      {"row 5 sees key 3 & <more>", c, "out (b 0): got 1, expected 0", "window_left + 1"},
+      {"crashes\nbadly", std::nullopt, "", ""}};
   RuleResult skip;
   skip.id = "ALLOC";
   skip.name = "no allocation";

@@ -86,13 +86,16 @@ TEST(Shrink, EveryStepIsUsable) {
 
 TEST(Shrink, AsksNoMoreThanItMay) {
   int asked = 0;
-  shrink(large_case(), [&](const Case&) { return ++asked, true; }, 7);
+  shrink(
+      large_case(), [&](const Case&) { return ++asked, true; }, 7);
   EXPECT_EQ(asked, 7);
 }
 
 TEST(Shrink, LeavesACaseWhoseStepsAllPass) {
   const Case c = large_case();
-  EXPECT_EQ(shrink(c, [](const Case&) { return false; }, 1000), c);
+  EXPECT_EQ(shrink(
+                c, [](const Case&) { return false; }, 1000),
+            c);
 }
 
 }  // namespace
