@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "framework/core/activity.h"
 #include "framework/core/error.h"
 #include "framework/core/parallel_for.h"
 
@@ -72,6 +73,9 @@ bool HostCommunicator::finished(int64_t ticket) {
 void HostCommunicator::wait(int64_t ticket) {
   if (head_ == queued_) return;
   const Inside inside(&counters_);
+  const Operation& op = queue_[head_];
+  const activity::CollectiveScope scope(
+      op.collective == Collective::kReduceScatter ? "reduce_scatter" : "all_gather", op.ticket);
   advance(ticket, true);
 }
 
@@ -203,6 +207,7 @@ void HostCommunicator::exchange() {
 void HostCommunicator::broadcast(std::span<std::byte> data, int root) {
   HEDDLE_CHECK(root >= 0 && root < world_size(), "broadcast: no such rank");
   wait(started());
+  const activity::CollectiveScope scope("broadcast", started());
   const int place = (rank() - root + world_size()) % world_size();
   const auto add_all = [&](std::vector<Message>* list, int peer_place) {
     const int peer = (peer_place + root) % world_size();
@@ -223,6 +228,7 @@ void HostCommunicator::broadcast(std::span<std::byte> data, int root) {
 // Dissemination: after round k a rank has heard of the 2^k ranks before it.
 void HostCommunicator::barrier() {
   wait(started());
+  const activity::CollectiveScope scope("barrier", started());
   for (int reach = 1; reach < world_size(); reach *= 2) {
     std::byte token{1}, received{0};
     sends_.clear();

@@ -22,7 +22,7 @@ std::atomic<Phase> phase_now{Phase::kInit};
 std::atomic<int64_t> step_now{0};
 std::atomic<int64_t> phase_since{now_ns()};
 std::atomic<const char*> collective_now{nullptr};
-std::atomic<int64_t> collectives_begun{0};
+std::atomic<int64_t> collective_number{0};
 std::atomic<int64_t> collective_since{0};
 
 }  // namespace
@@ -50,7 +50,7 @@ Snapshot now() {
   s.phase = phase_now;
   s.step = step_now;
   s.seconds = seconds_from(phase_since);
-  s.collectives = collectives_begun;
+  s.collectives = collective_number;
   if (const char* name = collective_now) {
     s.collective = name;
     s.collective_seconds = seconds_from(collective_since);
@@ -87,9 +87,10 @@ PhaseScope::~PhaseScope() {
   phase_now = before_;
 }
 
-CollectiveScope::CollectiveScope(const char* name) : outermost_(collective_now == nullptr) {
+CollectiveScope::CollectiveScope(const char* name, int64_t number)
+    : outermost_(collective_now == nullptr) {
   if (!outermost_) return;
-  ++collectives_begun;
+  collective_number = number;
   collective_since = now_ns();
   collective_now = name;
 }

@@ -17,7 +17,7 @@ struct Snapshot {
   int64_t step = 0;         // being worked on, counted from 1; 0 before the first
   double seconds = 0;       // since the phase began or last showed progress
   std::string collective;   // empty: in none
-  int64_t collectives = 0;  // begun so far by this process
+  int64_t collectives = 0;  // number of the one it is in or was in last, counted alike on all ranks
   double collective_seconds = 0;
 };
 
@@ -42,11 +42,11 @@ class PhaseScope {
   Phase before_;
 };
 
-// Inside a collective until the end of the scope. `name` is a literal. A scope inside another one
-// (an all_reduce made of two) keeps the outer name and is not counted.
+// Waiting for other ranks in a collective until the end of the scope. `name` is a literal; `number`
+// counts collectives alike on all ranks. A scope inside another one changes nothing.
 class CollectiveScope {
  public:
-  explicit CollectiveScope(const char* name);
+  CollectiveScope(const char* name, int64_t number);
   ~CollectiveScope();
   CollectiveScope(const CollectiveScope&) = delete;
   CollectiveScope& operator=(const CollectiveScope&) = delete;

@@ -76,6 +76,5 @@ void remove_failure_records(const std::string& folder);
 std::string last_complete_checkpoint(const std::string& run_folder) noexcept;
 
 std::string utc_now();
-std::string local_host_name();
 
 }  // namespace heddle
