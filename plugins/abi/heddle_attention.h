@@ -108,8 +108,11 @@ enum { HEDDLE_MASK_NONE = 0, HEDDLE_MASK_CAUSAL = 1 };
 /* heddle_attention_plugin::properties: what the plugin cannot avoid, or promises. */
 #define HEDDLE_PROP_CTX_CONCURRENT (1u << 0) /* calls on one ctx may run at the same time */
 #define HEDDLE_PROP_ALLOCATES (1u << 1)      /* allocates memory inside calls */
-#define HEDDLE_PROP_OWN_THREADS (1u << 2)    /* computes on threads of its own */
-#define HEDDLE_PROP_NO_LSE (1u << 3)         /* its backward does not read lse */
+#define HEDDLE_PROP_OWN_THREADS (1u << 2)    /* computes on threads of its own; no more of them than
+                                                num_workers(), and without changing how many threads
+                                                the process's other libraries use */
+#define HEDDLE_PROP_NO_LSE (1u << 3)         /* its backward reads neither lse nor out: it computes
+                                                the forward pass again, and forward writes no lse */
 
 /* ---- structs ------------------------------------------------------------------------------ */
 
