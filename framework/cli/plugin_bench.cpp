@@ -173,7 +173,7 @@ void add_bench(CLI::App& plugin, int& exit_code) {
   command->add_option("--config", o->config, "measure the layers of this run file");
   command->add_option("--set", o->overrides, "section.key=value, applied to --config");
   command->add_option("--shapes", o->shapes,
-                      R"(a JSON list such as [{"seq_len": 2048, "n_head": 8, "head_dim": 64}])");
+                      R"(a file with a JSON list such as [{"seq_len": 2048, "n_head": 8, "head_dim": 64}])");
   command->add_flag("--sweep", o->sweep, "lengths 128 to 1024 with and without a window (default)");
   command->add_option("--plugins", o->plugins, "only these, separated by commas")->delimiter(',');
   command->add_option("--ops", o->ops, "forward, backward, decode, separated by commas")

@@ -1,8 +1,9 @@
 // Forward: out = softmax(scale q k^T) v, one pass over the visible keys with a running maximum.
 //
 // A task is (batch row, kv head, tile of tokens) for all query heads of the group, so a group's
-// heads share the keys and values while they are in cache. K and V are read where the caller has
-// them; only q is transposed into panels (scaled by scale * log2 e, so that scores are base 2).
+// heads share each block of keys and values while it is in cache. K and V keep their layout: blocks
+// are at most copied together. Only q is transposed, into panels, and scaled by scale * log2 e, so
+// that scores are base 2.
 #pragma once
 
 #include "kernels/cpu/attention/panel.h"
@@ -11,9 +12,7 @@ namespace heddle::kernels::cpu::HEDDLE_ISA {
 
 inline constexpr int64_t kForwardRows = 256;  // (token, head) rows of a task, roughly
 inline constexpr int64_t kForwardKeys = 128;  // keys per block
-
-inline constexpr int64_t kForwardTasks =
-    16;  // tasks wanted at least, at the price of smaller tiles
+inline constexpr int64_t kForwardTasks = 16;  // wanted at least, at the price of smaller tiles
 
 struct ForwardPlan {
   int64_t group;   // query heads per kv head

@@ -1,0 +1,231 @@
+"""Runs Heddle and the reference in turn and prints ratios: see vs_pytorch.sh.
+
+Every round measures both sides one after the other with the FMA peak sampled before, between and
+after; a round whose peaks differ by more than 5 % is thrown away and repeated (at most as often as
+there are rounds). A ratio is the median over rounds; the spread is its range.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+import heddle_side as heddle
+
+D6 = dict(vocab_size=32768, n_layer=6, n_head=6, n_kv_head=6, n_embd=384)
+TINY = dict(vocab_size=259, n_layer=4, n_head=4, n_kv_head=2, n_embd=128)
+TRAINING = [  # name, model, batch, seq_len, steps a round
+    ("d6 T 512 L", dict(D6, window_pattern="L"), 32, 512, 1),
+    ("4 layers C 128 T 256", dict(TINY, window_pattern="SSSL"), 16, 256, 8),
+    ("d6 T 2048 SSSL", dict(D6, window_pattern="SSSL"), 4, 2048, 1),
+    ("d6 T 8192 SSSL", dict(D6, window_pattern="SSSL"), 1, 8192, 1),
+]
+ATTENTION = [  # batch, seq_len, n_head, n_kv_head, head_dim, window_left
+    (1, 2048, 6, 6, 64, -1), (1, 8192, 6, 6, 64, -1),
+    (1, 2048, 6, 6, 64, 512), (1, 8192, 6, 6, 64, 2048), (1, 4096, 8, 2, 128, -1),
+]
+MODES = ("eager", "compile")
+
+
+class Peer:
+    def __init__(self, args, mode):
+        here = os.path.dirname(os.path.abspath(__file__))
+        env = dict(os.environ, THREADS=str(args.threads))
+        self.process = subprocess.Popen(
+            [args.python, f"{here}/peer.py", args.reference, mode], env=env, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(args.log, "a"))
+
+    def ask(self, **command):
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit("the reference ended; see the log that vs_pytorch.sh named")
+        return json.loads(line)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Rounds:
+    """Values by name of the rounds in which the machine was steady."""
+
+    def __init__(self, args):
+        self.args, self.kept, self.dropped = args, [], 0
+
+    def take(self, measure):
+        """`measure` returns a list of (name, function); all run once a round, in turn."""
+        while len(self.kept) < self.args.rounds:
+            peaks, values = [heddle.peak_gflops(self.args.threads)], {}
+            for name, function in measure:
+                values[name] = function()
+                peaks.append(heddle.peak_gflops(self.args.threads))
+            if max(peaks) > 1.05 * min(peaks) and self.dropped < self.args.rounds:
+                self.dropped += 1
+                continue
+            self.kept.append(dict(values, peak=statistics.median(peaks), peaks=peaks))
+        return self
+
+    def median(self, name):
+        return statistics.median(r[name] for r in self.kept)
+
+    def ratio(self, numerator, denominator):
+        ratios = sorted(r[numerator] / r[denominator] for r in self.kept)
+        return statistics.median(ratios), ratios[0], ratios[-1]
+
+
+def show(what, ratio, note=""):
+    middle, low, high = ratio
+    print(f"{what:<58} {middle:6.2f}x  ({low:.2f} to {high:.2f})  {note}", flush=True)
+
+
+def training(args, results):
+    for name, model, batch, seq_len, steps in TRAINING:
+        if args.only and args.only not in name:
+            continue
+        peers, memory = {}, {}
+        for mode in MODES:
+            peers[mode] = Peer(args, mode)
+            peers[mode].ask(do="train", model=model, batch=batch, seq_len=seq_len)
+
+        def ours():
+            seconds, memory["heddle"] = heddle.train_steps(model, batch, seq_len, args.threads,
+                                                           max(2, steps))
+            return statistics.median(seconds)
+
+        def theirs(mode):
+            answer = peers[mode].ask(do="step", n=steps)
+            memory[mode] = answer["gib"]
+            return statistics.median(answer["seconds"])
+
+        rounds = Rounds(args).take([("heddle", ours), ("eager", lambda: theirs("eager")),
+                                    ("compile", lambda: theirs("compile"))])
+        for peer in peers.values():
+            peer.__exit__()
+        rate = batch * seq_len / rounds.median("heddle")
+        for mode in MODES:
+            other = batch * seq_len / rounds.median(mode)
+            show(f"{name}: training step against {mode}", rounds.ratio(mode, "heddle"),
+                 f"{rate:.0f} against {other:.0f} tok/s; memory {memory['heddle']:.2f} / "
+                 f"{memory[mode]:.2f} GiB = {memory['heddle'] / memory[mode]:.2f}")
+        print(f"{'':<4}dropped rounds: {rounds.dropped}; peak {rounds.median('peak'):.0f} GFLOP/s")
+        results[name] = dict(rounds=rounds.kept, memory=memory, dropped=rounds.dropped)
+
+
+def attention(args, results):
+    for shape in ATTENTION:
+        b, t, h, k, d, w = shape
+        name = f"attention T {t} H {h} K {k} D {d} window {w}"
+        if args.only and args.only not in name:
+            continue
+        with Peer(args, "eager") as eager, Peer(args, "compile") as compiled:
+            def theirs(peer):
+                times = peer.ask(do="attention", shape=shape, n=3)
+                return statistics.median(times["forward"]), statistics.median(times["backward"])
+
+            def ours():
+                times = heddle.attention(shape, args.threads, 5)
+                return statistics.median(times["forward"]), statistics.median(times["backward"])
+
+            rounds = Rounds(args).take([("heddle", ours), ("eager", lambda: theirs(eager)),
+                                        ("compile", lambda: theirs(compiled))])
+        for index, op in enumerate(("forward", "backward")):
+            for mode in MODES:
+                ratios = sorted(r[mode][index] / r["heddle"][index] for r in rounds.kept)
+                show(f"{name}: {op} against {mode}",
+                     (statistics.median(ratios), ratios[0], ratios[-1]))
+        results[name] = dict(rounds=rounds.kept, dropped=rounds.dropped)
+
+
+def own_ratios(args, results):
+    """Heddle against itself: windows, groups, the step against its own parts, threads."""
+    def seconds(pattern, seq_len, batch):
+        return statistics.median(heddle.train_steps(dict(D6, window_pattern=pattern), batch,
+                                                    seq_len, args.threads, 2)[0])
+
+    def calls(shape):
+        times = heddle.attention(shape, args.threads, 5)
+        return statistics.median(times["forward"]) + statistics.median(times["backward"])
+
+    window, full = (1, 8192, 6, 6, 64, 2048), (1, 8192, 6, 6, 64, -1)
+    rounds = Rounds(args).take([("window", lambda: calls(window)), ("full", lambda: calls(full))])
+    show("attention T 8192: quarter window's time of full's", rounds.ratio("window", "full"),
+         "visible pairs: 0.44")
+    results["window"] = rounds.kept
+
+    grouped, single = (4, 2048, 6, 2, 64, -1), (4, 2048, 6, 6, 64, -1)
+    rounds = Rounds(args).take([("gqa", lambda: calls(grouped)), ("mha", lambda: calls(single))])
+    show("attention T 2048: 2 kv heads' time of 6's", rounds.ratio("gqa", "mha"))
+    results["groups"] = rounds.kept
+
+    rounds = Rounds(args).take([("SSSL", lambda: seconds("SSSL", 8192, 1)),
+                                ("L", lambda: seconds("L", 8192, 1))])
+    show("d6 T 8192: SSSL's step time of L's", rounds.ratio("SSSL", "L"))
+    results["SSSL against L"] = rounds.kept
+
+    model, layers = dict(D6, window_pattern="L"), D6["n_layer"]
+    rounds = Rounds(args).take([
+        ("step", lambda: seconds("L", 512, 32)),
+        ("parts", lambda: heddle.products_seconds(model, 32, 512, args.threads)
+         + layers * calls((32, 512, 6, 6, 64, -1)))])
+    show("d6 T 512 L: its own products and attention of the step", rounds.ratio("parts", "step"))
+    results["parts"] = rounds.kept
+
+    if args.threads > 1:
+        def rate(threads):
+            taken = heddle.train_steps(dict(TINY, window_pattern="SSSL"), 16, 256, threads, 12)[0]
+            return 1.0 / statistics.median(taken)
+
+        rounds = Rounds(args).take([
+            ("one", lambda: rate(1)), ("all", lambda: rate(args.threads)),
+            ("peak one", lambda: heddle.peak_gflops(1)),
+            ("peak all", lambda: heddle.peak_gflops(args.threads))])
+        shares = sorted((r["all"] / r["one"]) / (r["peak all"] / r["peak one"])
+                        for r in rounds.kept)
+        show(f"{args.threads} threads against 1, as a share of the FMA ratio",
+             (statistics.median(shares), shares[0], shares[-1]))
+        results["threads"] = rounds.kept
+
+
+def decoding(args, results):
+    with Peer(args, "eager") as peer:
+        for batch in (1, 8):
+            rounds = Rounds(args).take([
+                ("heddle", lambda: heddle.decode(batch, 512, 64)),
+                ("eager", lambda: peer.ask(do="decode", model=dict(D6, window_pattern="SSSL"),
+                                           batch=batch, context=512,
+                                           tokens=32)["tokens_per_second"])])
+            show(f"decode d6, context 512, batch {batch}", rounds.ratio("heddle", "eager"),
+                 f"{rounds.median('heddle'):.0f} against {rounds.median('eager'):.0f} tok/s")
+            results[f"decode {batch}"] = rounds.kept
+
+
+PARTS = {"training": training, "attention": attention, "own": own_ratios, "decode": decoding}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("reference")
+    parser.add_argument("--python", required=True)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--json", default="vs_pytorch.json")
+    parser.add_argument("--log", default="vs_pytorch.log")
+    args = parser.parse_args()
+    results = {}
+    for part in args.parts.split(","):
+        if part not in PARTS:
+            sys.exit(f"vs_pytorch: no part {part}, expected some of {', '.join(PARTS)}")
+        PARTS[part](args, results)
+        with open(args.json, "w") as file:
+            json.dump(results, file, indent=1)
+
+
+main()
