@@ -115,6 +115,15 @@ struct DistConfig {
   bool operator==(const DistConfig&) const = default;
 };
 
+// What `heddle plan` assumes; a run itself is as large as its launcher makes it.
+struct PlanConfig {
+  int64_t nodes = 1;
+  int64_t ranks_per_node = 1;
+  std::string device = "cpu";
+
+  bool operator==(const PlanConfig&) const = default;
+};
+
 struct CheckpointConfig {
   int64_t every = 0;  // steps; 0: only at the end
   int64_t keep = 2;
@@ -140,6 +149,7 @@ struct Config {
   DistConfig dist;
   CheckpointConfig checkpoint;
   LogConfig log;
+  PlanConfig plan;
 
   bool operator==(const Config&) const = default;
 };

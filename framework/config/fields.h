@@ -172,6 +172,14 @@ void visit_fields(LogConfig& c, V& v) {
 }
 
 template <class V>
+void visit_fields(PlanConfig& c, V& v) {
+  v.field("nodes", c.nodes, between(1, 1 << 20), "hosts");
+  v.field("ranks_per_node", c.ranks_per_node, between(1, 65536), "ranks on each host, one a device");
+  v.field("device", c.device, one_of({"cpu", "a100", "h100", "h200"}),
+          "what a rank computes on; cpu: this machine's processors, shared by the ranks of a host");
+}
+
+template <class V>
 void visit_sections(Config& c, V& v) {
   v.section("model", c.model, "the network; nanochat's GPT unless switched off");
   v.section("attention", c.attention, "which plugin computes attention");
@@ -181,6 +189,7 @@ void visit_sections(Config& c, V& v) {
   v.section("dist", c.dist, "ranks");
   v.section("checkpoint", c.checkpoint, "what is saved");
   v.section("log", c.log, "where a run writes");
+  v.section("plan", c.plan, "the machines that heddle plan predicts for; training ignores it");
 }
 
 }  // namespace heddle

@@ -34,11 +34,6 @@ KvCache::KvCache(const ModelSpec& spec, Device& device, int64_t batch, int64_t c
   kv_len_ = static_cast<int32_t*>(arena.data(kv_len));
 }
 
-size_t KvCache::bytes() const {
-  return static_cast<size_t>(2 * n_layer_ * batch_ * capacity_ * kv_dim_) * sizeof(float) +
-         rope_.bytes();
-}
-
 void KvCache::reset() {
   std::fill(lengths_.begin(), lengths_.end(), 0);
   device_.ops().zero(prev_, static_cast<size_t>(batch_ * n_embd_) * sizeof(float));

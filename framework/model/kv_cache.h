@@ -20,7 +20,11 @@ class KvCache {
   int64_t batch() const { return batch_; }
   int64_t capacity() const { return capacity_; }
   int64_t length(int64_t row) const { return lengths_.at(static_cast<size_t>(row)); }
-  size_t bytes() const;
+  size_t bytes() const { return planned_bytes(batch_, capacity_, n_layer_, kv_dim_) + rope_.bytes(); }
+  // Of the keys and values of a cache, without making one.
+  static size_t planned_bytes(const ModelSpec& spec, int64_t batch, int64_t capacity) {
+    return planned_bytes(batch, capacity, spec.n_layer, spec.kv_dim());
+  }
   // Forgets everything, in all rows.
   void reset();
 
@@ -42,6 +46,9 @@ class KvCache {
   const RopeTable& rope() const { return rope_; }
 
  private:
+  static size_t planned_bytes(int64_t batch, int64_t capacity, int64_t n_layer, int64_t kv_dim) {
+    return static_cast<size_t>(2 * n_layer * batch * capacity * kv_dim) * sizeof(float);
+  }
   float* slot(int64_t layer, int64_t which, int64_t row) const {
     return data_ + (((2 * layer + which) * batch_) + row) * capacity_ * kv_dim_;
   }

@@ -97,6 +97,7 @@ Config everything_changed() {
   c.dist = {.backend = "self"};
   c.checkpoint = {.every = 10, .keep = 5, .at_end = false};
   c.log = {.name = "2024", .dir = "/var/runs", .every = 1};
+  c.plan = {.nodes = 2, .ranks_per_node = 8, .device = "h100"};
   return c;
 }
 
