@@ -32,16 +32,7 @@ struct LaunchOptions {
 };
 
 int show() {
-  const LaunchContext launch = resolve_launch(process_environment());
-  std::printf("launcher    %s\n", launcher_name(launch.launcher));
-  const auto line = [](const char* what, int value, const std::string& origin) {
-    std::printf("%-11s %-8d from %s\n", what, value, origin.c_str());
-  };
-  line("rank", launch.rank, launch.origin.rank);
-  line("world size", launch.world_size, launch.origin.world_size);
-  line("local rank", launch.local_rank, launch.origin.local_rank);
-  line("local size", launch.local_size, launch.origin.local_size);
-  for (const std::string& note : launch.notes) std::printf("note: %s\n", note.c_str());
+  std::fputs(resolve_launch(process_environment()).table().c_str(), stdout);
   return 0;
 }
 
@@ -78,8 +69,9 @@ void add_launch_command(CLI::App& app, int& exit_code) {
                    "seconds that the other ranks have after the first failure")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
-  command->add_option("command", options->job.command,
-                      "behind --: a heddle subcommand, or the path of a program, and its arguments");
+  command->add_option(
+      "command", options->job.command,
+      "behind --: a heddle subcommand, or the path of a program, and its arguments");
   command->add_flag("--show", options->show, "print what this process takes from its launcher");
   command
       ->add_option("--collect", options->collect,

@@ -6,12 +6,46 @@
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
 
-#include "framework/core/error.h"
+#include "framework/comm/launch_values.h"
 
 namespace heddle {
+namespace launch_values {
+
+bool has(const Environment& env, const char* name) {
+  return env.count(name) != 0;
+}
+
+Error bad_value(const char* name, const std::string& value, const std::string& expected) {
+  return comm_error(
+      fmt::format("{} from the launch environment: got '{}', expected {}", name, value, expected),
+      fmt::format("Start heddle through mpirun or srun, which set it, or unset {}", name));
+}
+
+std::optional<int> parse_count(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.front() == '-') return {};
+  return value;
+}
+
+int read_count(const Environment& env, const char* name, int min, int max) {
+  const std::string& text = env.at(name);
+  const auto value = parse_count(text);
+  if (!value || *value < min || *value > max) {
+    throw bad_value(name, text, fmt::format("a whole number from {} to {}", min, max));
+  }
+  return *value;
+}
+
+}  // namespace launch_values
+
 namespace {
+
+using launch_values::bad_value;
+using launch_values::has;
+using launch_values::parse_count;
+using launch_values::read_count;
 
 constexpr int kMaxProcesses = 1 << 20;
 
@@ -63,10 +97,6 @@ const std::vector<Contract>& contracts() {
   return all;
 }
 
-bool has(const Environment& env, const char* name) {
-  return env.count(name) != 0;
-}
-
 // Slurm numbers the batch script, the shell of salloc and the extern container as steps too.
 bool is_srun_step(const Environment& env) {
   const auto it = env.find("SLURM_STEP_ID");
@@ -104,28 +134,6 @@ std::vector<std::string> pick(const Contract& c, const Environment& env, bool pr
   return names;
 }
 
-Error bad_value(const char* name, const std::string& value, const std::string& expected) {
-  return comm_error(
-      fmt::format("{} from the launch environment: got '{}', expected {}", name, value, expected),
-      fmt::format("Start heddle through mpirun or srun, which set it, or unset {}", name));
-}
-
-std::optional<int> parse_count(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.front() == '-') return {};
-  return value;
-}
-
-int read_count(const Environment& env, const char* name, int min, int max) {
-  const std::string& text = env.at(name);
-  const auto value = parse_count(text);
-  if (!value || *value < min || *value > max) {
-    throw bad_value(name, text, fmt::format("a whole number from {} to {}", min, max));
-  }
-  return *value;
-}
-
 // Tasks of one node out of Slurm's compressed list: "2(x3),1" is 2, 2, 2, 1.
 int tasks_on_node(const Environment& env, const char* name, int node) {
   const std::string& text = env.at(name);
@@ -149,7 +157,7 @@ int tasks_on_node(const Environment& env, const char* name, int node) {
   throw bad_value(name, text, fmt::format("a task count for node {}, such as 2(x3),1", node));
 }
 
-LaunchContext read(const Contract& c, const Environment& env) {
+LaunchContext read_contract(const Contract& c, const Environment& env) {
   LaunchContext context;
   context.launcher = c.launcher;
   context.world_size = read_count(env, c.world_size, 1, kMaxProcesses);
@@ -165,8 +173,48 @@ LaunchContext read(const Contract& c, const Environment& env) {
     context.local_size = read_count(env, c.local_size, 1, context.world_size);
   }
   context.local_rank = read_count(env, c.local_rank, 0, context.local_size - 1);
-  context.origin = {c.rank, c.world_size, c.local_rank, c.local_size};
+  context.origin.rank = c.rank;
+  context.origin.world_size = c.world_size;
+  context.origin.local_rank = c.local_rank;
+  context.origin.local_size = c.local_size;
+  context.pmi = c.launcher == Launcher::kOpenMpi || c.launcher == Launcher::kHydra ||
+                (c.launcher == Launcher::kSrun &&
+                 (has(env, "PMIX_NAMESPACE") || has(env, "PMI_RANK") || has(env, "PMI_FD")));
   return context;
+}
+
+int explicit_count(const char* key, int64_t value, int64_t min, int64_t max) {
+  if (value >= min && value <= max) return static_cast<int>(value);
+  throw config_error(fmt::format("{}: got {}, expected {} to {}", key, value, min, max));
+}
+
+// The keys of the configuration. False: none is set.
+bool read_explicit(const DistConfig& config, LaunchContext* context) {
+  const std::vector<std::pair<const char*, Auto<int64_t>>> keys = {
+      {"dist.rank", config.rank},
+      {"dist.world_size", config.world_size},
+      {"dist.local_rank", config.local_rank},
+      {"dist.local_size", config.local_size}};
+  std::vector<std::string> set, missing;
+  for (const auto& [key, value] : keys) (value ? set : missing).emplace_back(key);
+  if (set.empty()) return false;
+  if (!missing.empty()) {
+    throw config_error(
+        fmt::format("{} set without {}", fmt::join(set, ", "), fmt::join(missing, ", ")),
+        "Set all four, or none and start heddle by a launcher");
+  }
+  context->launcher = Launcher::kExplicit;
+  context->world_size = explicit_count("dist.world_size", *config.world_size, 1, kMaxProcesses);
+  context->rank = explicit_count("dist.rank", *config.rank, 0, context->world_size - 1);
+  context->local_size =
+      explicit_count("dist.local_size", *config.local_size, 1, context->world_size);
+  context->local_rank =
+      explicit_count("dist.local_rank", *config.local_rank, 0, context->local_size - 1);
+  context->origin.rank = "dist.rank";
+  context->origin.world_size = "dist.world_size";
+  context->origin.local_rank = "dist.local_rank";
+  context->origin.local_size = "dist.local_size";
+  return true;
 }
 
 bool equals(const Environment& env, const char* name, int value) {
@@ -225,6 +273,8 @@ const char* launcher_name(Launcher launcher) {
   switch (launcher) {
     case Launcher::kSingle:
       return "single";
+    case Launcher::kExplicit:
+      return "explicit";
     case Launcher::kTorchrun:
       return "torchrun";
     case Launcher::kOpenMpi:
@@ -256,13 +306,15 @@ Environment process_environment() {
   return env;
 }
 
-LaunchContext resolve_launch(const Environment& env) {
+namespace {
+
+LaunchContext resolve_contracts(const Environment& env) {
   std::vector<LaunchContext> complete;
   std::vector<const Contract*> partial;
   for (const Contract& c : contracts()) {
     if (!begun(c, env)) continue;
     if (pick(c, env, false).empty()) {
-      complete.push_back(read(c, env));
+      complete.push_back(read_contract(c, env));
     } else {
       partial.push_back(&c);
     }
@@ -283,6 +335,26 @@ LaunchContext resolve_launch(const Environment& env) {
   }
   note_batch_script(env, &chosen.notes);
   return chosen;
+}
+
+}  // namespace
+
+LaunchContext resolve_launch(const Environment& env, const DistConfig& config) {
+  LaunchContext context;
+  if (read_explicit(config, &context)) {
+    context.pmi = has(env, "PMIX_NAMESPACE") || has(env, "PMI_RANK");
+    for (const Contract& c : contracts()) {
+      if (!begun(c, env)) continue;
+      context.notes.push_back(fmt::format("Not used, the dist keys count: {} ({})",
+                                          fmt::join(pick(c, env, true), ", "),
+                                          launcher_name(c.launcher)));
+    }
+  } else {
+    context = resolve_contracts(env);
+  }
+  launch_values::read_endpoint(env, config, &context);
+  launch_values::read_job(env, &context);
+  return context;
 }
 
 }  // namespace heddle

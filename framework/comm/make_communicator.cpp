@@ -3,51 +3,100 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "framework/comm/communicator.h"
+#include "framework/comm/gloo/gloo_communicator.h"
 #include "framework/comm/mpi/mpi_communicator.h"
+#include "framework/comm/rendezvous.h"
 #include "framework/comm/self/self_communicator.h"
 #include "framework/core/error.h"
 
 namespace heddle {
 namespace {
 
-bool started_by_mpi(const LaunchContext& launch) {
-  return launch.launcher == Launcher::kOpenMpi || launch.launcher == Launcher::kHydra ||
-         launch.launcher == Launcher::kSrun;
-}
+enum class Backend { kSelf, kMpi, kGloo };
 
 std::string mpirun_hint(const LaunchContext& launch) {
   return fmt::format("Start the {} ranks with mpirun -n {} heddle ..., or one process alone",
                      launch.world_size, launch.world_size);
 }
 
-}  // namespace
+Backend automatic(const LaunchContext& launch) {
+  if (launch.world_size == 1) return Backend::kSelf;
+  if (launch.pmi && launch.launcher != Launcher::kTorchrun &&
+      launch.launcher != Launcher::kExplicit) {
+    return Backend::kMpi;
+  }
+  if (gloo_available()) return Backend::kGloo;
+  throw comm_error(fmt::format("{} processes were started and no communicator can connect them: "
+                               "got [{}], expected ranks of mpirun or srun, or a build with "
+                               "HEDDLE_WITH_GLOO",
+                               launch.world_size, launch.description()),
+                   mpirun_hint(launch));
+}
 
-std::unique_ptr<Communicator> make_communicator(const DistConfig& config,
-                                                const LaunchContext& launch) {
-  const bool alone = launch.world_size == 1;
-  if (config.backend == "self" || (config.backend == "auto" && alone)) {
-    if (alone) return make_self_communicator();
+Backend choose(const DistConfig& config, const LaunchContext& launch) {
+  if (config.backend == "auto") return automatic(launch);
+  if (config.backend == "self") {
+    if (launch.world_size == 1) return Backend::kSelf;
     throw comm_error(
         fmt::format("dist.backend self serves one process, got [{}]", launch.description()),
         "Set dist.backend: auto, or start one process");
   }
-  if (config.backend == "mpi" || (config.backend == "auto" && started_by_mpi(launch))) {
-    // MPI_Init of an agent's child would take it for a job of its own, or abort it.
-    if (launch.launcher != Launcher::kTorchrun) return make_mpi_communicator(launch);
+  if (config.backend == "gloo") return Backend::kGloo;
+  if (config.backend != "mpi") {
+    throw comm_error(
+        fmt::format("dist.backend: got {}, expected auto, self, mpi or gloo", config.backend),
+        "Set dist.backend: auto");
+  }
+  // MPI_Init of an agent's child would take it for a job of its own, or abort it.
+  if (launch.launcher == Launcher::kTorchrun) {
     throw comm_error(fmt::format("dist.backend mpi cannot connect processes that torchrun "
                                  "started, got [{}]",
                                  launch.description()),
                      mpirun_hint(launch));
   }
-  if (config.backend == "auto") {
-    throw comm_error(fmt::format("{} processes were started and no communicator can connect them: "
-                                 "got [{}], expected ranks of mpirun or srun",
-                                 launch.world_size, launch.description()),
-                     mpirun_hint(launch));
+  return Backend::kMpi;
+}
+
+Ranks connect_gloo(const DistConfig& config, const LaunchContext& launch) {
+  if (!gloo_available()) return {nullptr, make_gloo_communicator(nullptr, launch)};  // says why
+  Ranks ranks;
+  std::unique_ptr<Communicator> parent;
+  const bool told = !launch.master_addr.empty() && launch.master_port != 0;
+  if (launch.pmi && !told) parent = make_mpi_communicator(launch);
+  ranks.rendezvous = meet(config, launch, parent.get());
+  ranks.comm = make_gloo_communicator(ranks.rendezvous, launch, std::move(parent));
+  return ranks;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_communicator(const DistConfig& config,
+                                                const LaunchContext& launch) {
+  switch (choose(config, launch)) {
+    case Backend::kSelf:
+      return make_self_communicator();
+    case Backend::kMpi:
+      return make_mpi_communicator(launch);
+    case Backend::kGloo:
+      return connect_gloo(config, launch).comm;
   }
-  throw comm_error(fmt::format("dist.backend: got {}, expected auto, self or mpi", config.backend),
-                   "Set dist.backend: auto");
+  return nullptr;
+}
+
+Ranks connect_ranks(const DistConfig& config, const LaunchContext& launch) {
+  Ranks ranks;
+  switch (choose(config, launch)) {
+    case Backend::kSelf:
+      ranks.comm = make_self_communicator();
+      break;
+    case Backend::kMpi:
+      ranks.comm = make_mpi_communicator(launch);
+      if (ranks.comm->world_size() > 1) ranks.rendezvous = meet(config, launch, ranks.comm.get());
+      break;
+    case Backend::kGloo:
+      return connect_gloo(config, launch);
+  }
+  return ranks;
 }
 
 void abort_job(int exit_code) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
 
 namespace heddle {
@@ -106,6 +107,14 @@ std::string host_name() {
   char name[256] = {};
   if (gethostname(name, sizeof(name) - 1) != 0) return "unknown host";
   return name;
+}
+
+std::string host_id() {
+  std::string id = host_name(), boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char network[64] = {};
+  const ssize_t n = readlink("/proc/self/ns/net", network, sizeof(network) - 1);
+  return id + " " + boot + " " + std::string(network, n > 0 ? static_cast<size_t>(n) : 0);
 }
 
 }  // namespace heddle

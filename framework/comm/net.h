@@ -34,4 +34,8 @@ std::string source_address_towards(const std::string& address);
 // This host's name, for messages.
 std::string host_name();
 
+// The same for processes that share a network stack, different for others: tells ranks of one host
+// from ranks of several, whatever their names.
+std::string host_id();
+
 }  // namespace heddle

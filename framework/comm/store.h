@@ -122,11 +122,15 @@ class StoreClient {
     Seconds call_timeout{30.0};  // of calls that name none
   };
 
-  // Connects: tries all addresses of the host in turn until the deadline.
-  StoreClient(const Endpoint& endpoint, const StoreIdentity& identity, const Options& options);
+  // Connects: tries all addresses of all endpoints in turn until the deadline. Several endpoints:
+  // the same store, of which some may be out of reach from here.
+  StoreClient(std::vector<Endpoint> endpoints, const StoreIdentity& identity,
+              const Options& options);
+  StoreClient(const Endpoint& endpoint, const StoreIdentity& identity, const Options& options)
+      : StoreClient(std::vector<Endpoint>{endpoint}, identity, options) {}
   StoreClient(const Endpoint& endpoint, const StoreIdentity& identity)
       : StoreClient(endpoint, identity, Options()) {}
-  // Says goodbye when leave() has not.
+  // Without leave(): the store counts this rank as lost.
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
@@ -142,7 +146,7 @@ class StoreClient {
   // something that is no counter.
   int64_t add(std::string_view key, int64_t delta, Timeout timeout = {});
   // Sets `key` to `value` if it holds `expected` (nullopt: is missing). Returns what the key holds
-  // afterwards: `value` means done.
+  // afterwards (nothing when it is missing): `value` means done.
   std::string compare_and_set(std::string_view key, std::optional<std::string_view> expected,
                               std::string_view value, Timeout timeout = {});
   // All keys that begin with `prefix`: heartbeats of all ranks in one call.
@@ -159,7 +163,7 @@ class StoreClient {
   // call the client. Called at once when it is gone already.
   void on_lost(std::function<void(const std::string& what)> callback);
 
-  const Endpoint& endpoint() const;  // as given
+  const Endpoint& endpoint() const;  // of those given the one that answered
   std::string peer_address() const;  // numeric address and port that answered
   std::string own_address() const;   // numeric address of this side: the source towards rank 0
 

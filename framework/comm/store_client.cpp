@@ -74,8 +74,9 @@ struct Pending {
 
 class StoreClient::Impl {
  public:
-  Impl(const Endpoint& endpoint, const StoreIdentity& identity, const Options& options)
-      : endpoint_(endpoint), identity_(identity), options_(options), socket_(io_) {
+  Impl(std::vector<Endpoint> endpoints, const StoreIdentity& identity, const Options& options)
+      : endpoints_(std::move(endpoints)), identity_(identity), options_(options), socket_(io_) {
+    HEDDLE_CHECK(!endpoints_.empty(), "no endpoint to connect to");
     connect();
     io_.restart();
     read_header();
@@ -228,29 +229,37 @@ class StoreClient::Impl {
   };
 
   bool try_all(Failure* failure) {
-    const Resolved resolved = resolve_host(endpoint_.host);
-    if (!resolved.error.empty()) {
+    std::vector<std::string> tried;
+    size_t unresolved = 0;
+    for (const Endpoint& endpoint : endpoints_) {
+      endpoint_ = endpoint;
+      const Resolved resolved = resolve_host(endpoint.host);
+      if (!resolved.error.empty()) {
+        ++unresolved;
+        tried.push_back(fmt::format("'{}' ({})", endpoint.host, resolved.error));
+      }
+      for (const std::string& address : resolved.addresses) {
+        std::string problem = try_connect(address);
+        if (problem.empty() && greet(failure)) {
+          peer_address_ = address;
+          return true;
+        }
+        if (failure->kind == Kind::kRefused) return false;
+        if (problem.empty()) problem = failure->message;
+        tried.push_back(fmt::format("{} ({})", address, problem));
+      }
+    }
+    if (unresolved == endpoints_.size()) {
       failure->final = true;
-      failure->message = fmt::format("The address of rank 0 does not resolve: '{}' on host {}: {}",
-                                     endpoint_.host, host_name(), resolved.error);
+      failure->message = fmt::format("The address of rank 0 does not resolve on host {}: tried {}",
+                                     host_name(), fmt::join(tried, ", "));
       failure->remedy =
           "Set MASTER_ADDR (dist.master_addr) to a name that all hosts know, or to an address";
       return false;
     }
-    std::vector<std::string> tried;
-    for (const std::string& address : resolved.addresses) {
-      std::string problem = try_connect(address);
-      if (problem.empty() && greet(failure)) {
-        peer_address_ = address;
-        return true;
-      }
-      if (failure->kind == Kind::kRefused) return false;
-      if (problem.empty()) problem = failure->message;
-      tried.push_back(fmt::format("{} ({})", address, problem));
-    }
     failure->message =
         fmt::format("No connection from host {} to rank 0's rendezvous store at {}; tried {}",
-                    host_name(), to_string(endpoint_), fmt::join(tried, ", "));
+                    host_name(), to_string(endpoints_.front()), fmt::join(tried, ", "));
     failure->remedy =
         "See whether rank 0 runs, whether MASTER_ADDR is its host, and whether a firewall is "
         "between them";
@@ -411,7 +420,8 @@ class StoreClient::Impl {
     if (callback) callback(what);
   }
 
-  const Endpoint endpoint_;
+  const std::vector<Endpoint> endpoints_;
+  Endpoint endpoint_;
   const StoreIdentity identity_;
   const Options options_;
   const uint64_t instance_ = random_instance();
@@ -431,17 +441,10 @@ class StoreClient::Impl {
   std::thread thread_;
 };
 
-StoreClient::StoreClient(const Endpoint& endpoint, const StoreIdentity& identity,
+StoreClient::StoreClient(std::vector<Endpoint> endpoints, const StoreIdentity& identity,
                          const Options& options)
-    : impl_(std::make_unique<Impl>(endpoint, identity, options)) {}
-
-StoreClient::~StoreClient() {
-  try {
-    leave();
-  } catch (const Error&) {
-    // It is gone already.
-  }
-}
+    : impl_(std::make_unique<Impl>(std::move(endpoints), identity, options)) {}
+StoreClient::~StoreClient() = default;
 
 void StoreClient::set(std::string_view key, std::string_view value, Timeout timeout) {
   Writer w;

@@ -110,7 +110,15 @@ struct OptimConfig {
 };
 
 struct DistConfig {
-  std::string backend = "auto";  // auto | self | mpi
+  std::string backend = "auto";  // auto | self | mpi | gloo
+  double timeout_s = 600.0;      // of every wait for another rank
+  // The place of this process, instead of what the launcher says: all four or none. auto: the
+  // launcher's.
+  Auto<int64_t> rank, world_size, local_rank, local_size;
+  // Where rank 0 serves the rendezvous store; auto: as the launcher says.
+  std::string master_addr = "auto";
+  Auto<int64_t> master_port;
+  std::string interface = "auto";  // that this host's ranks use; auto: the route to rank 0
 
   bool operator==(const DistConfig&) const = default;
 };

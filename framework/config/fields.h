@@ -153,8 +153,26 @@ void visit_fields(OptimConfig& c, V& v) {
 
 template <class V>
 void visit_fields(DistConfig& c, V& v) {
-  v.field("backend", c.backend, one_of({"auto", "self", "mpi"}),
-          "how ranks talk; auto: mpi under mpirun or srun, self when alone");
+  v.field(
+      "backend", c.backend, one_of({"auto", "self", "mpi", "gloo"}),
+      "how ranks talk; auto: mpi under mpirun or srun with PMI, gloo under other launchers, self "
+      "when alone");
+  v.field("timeout_s", c.timeout_s, between(1, 86400),
+          "seconds that any wait for another rank may take before the run ends");
+  v.field("rank", c.rank, between(0, 1 << 20),
+          "place of this process, with world_size, local_rank, local_size; auto: the launcher's");
+  v.field("world_size", c.world_size, between(1, 1 << 20), "processes; auto: the launcher's");
+  v.field("local_rank", c.local_rank, between(0, 1 << 20),
+          "place among the processes of this host; auto: the launcher's");
+  v.field("local_size", c.local_size, between(1, 1 << 20),
+          "processes of this host; auto: the launcher's");
+  v.field("master_addr", c.master_addr, one_of({"auto", "<name>"}),
+          "name or address of rank 0's host; auto: the launcher's");
+  v.field("master_port", c.master_port, between(1, 65535),
+          "port of rank 0's rendezvous store; auto: from the launcher's");
+  v.field("interface", c.interface, one_of({"auto", "<name>"}),
+          "network interface of this host that its ranks use, such as eth0; auto: the one that "
+          "leads to rank 0");
 }
 
 template <class V>

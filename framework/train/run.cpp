@@ -80,13 +80,15 @@ void require_agreement(Communicator& comm, const std::string& what, const std::s
 Run open_run(const Config& config) {
   Run run;
   run.config = config;
-  run.launch = resolve_launch(process_environment());
+  run.launch = resolve_launch(process_environment(), config.dist);
   // MPI may not be running when a plugin is tried out in a fresh process; the answers are kept.
   make_plugin_catalog(config.attention);
   run.comm = make_communicator(config.dist, run.launch);
   log::set_rank(run.comm->rank(), run.comm->world_size());
+  Config shared = config;
+  shared.dist = without_place(config.dist);
   require_agreement(*run.comm, "version and configuration",
-                    fmt::format("heddle {}\n{}", kVersion, dump_config(config)));
+                    fmt::format("heddle {}\n{}", kVersion, dump_config(shared)));
   choose_threads(config, *run.comm);
   run.device = make_cpu_device();
   run.batch = plan_batch(config.train, config.model.sequence_len, run.comm->rank(),

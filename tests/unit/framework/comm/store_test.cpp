@@ -235,7 +235,7 @@ TEST(Store, RefusesWhoDoesNotBelong) {
 TEST(Store, ARankThatLeftOrDiedIsNotReplaced) {
   StoreServer server({"127.0.0.1"}, 0, identity(0));
   StoreClient watcher({"127.0.0.1", server.port()}, identity(0), quick());
-  { StoreClient rank1({"127.0.0.1", server.port()}, identity(1), quick()); }
+  StoreClient({"127.0.0.1", server.port()}, identity(1), quick()).leave();
   {
     store_wire::Hello hello{identity(2), 7};
     const Raw rank2(server.port());
@@ -414,6 +414,17 @@ TEST(Store, SomethingElseAnswers) {
   });
   EXPECT_THAT(e.what(), HasSubstr("something else than a heddle store"));
   server.join();
+}
+
+TEST(Store, TriesAllEndpoints) {
+  Listener listener;
+  const int closed = listener.port();
+  listener.stop();
+  StoreServer server({"127.0.0.1"}, 0, identity(0));
+  StoreClient a({Endpoint{"no-such-host.invalid", 1}, Endpoint{"127.0.0.1", closed},
+                 Endpoint{"127.0.0.1", server.port()}},
+                identity(0), quick());
+  EXPECT_EQ(a.endpoint().port, server.port());
 }
 
 TEST(Store, NameThatDoesNotResolve) {

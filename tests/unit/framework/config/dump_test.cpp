@@ -94,7 +94,15 @@ Config everything_changed() {
              .adamw_eps = 1e-10,
              .grad_clip = 1.5,
              .batch_scaling = true};
-  c.dist = {.backend = "self"};
+  c.dist = {.backend = "self",
+            .timeout_s = 5.5,
+            .rank = 1,
+            .world_size = 4,
+            .local_rank = 1,
+            .local_size = 2,
+            .master_addr = "fd00::1",
+            .master_port = 29501,
+            .interface = "eth0"};
   c.checkpoint = {.every = 10, .keep = 5, .at_end = false};
   c.log = {.name = "2024", .dir = "/var/runs", .every = 1};
   c.plan = {.nodes = 2, .ranks_per_node = 8, .device = "h100"};
