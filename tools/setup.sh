@@ -5,7 +5,7 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache git python3 pkg-config
   libopenmpi-dev openmpi-bin libgloo-dev libdnnl-dev ocl-icd-libopencl1 libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
-  libboost1.81-dev libboost-json1.81-dev libboost-filesystem1.81-dev
+  libboost1.81-dev libboost-json1.81-dev libboost-filesystem1.81-dev libboost-context1.81-dev
   libgtest-dev libgmock-dev
 )
 

@@ -20,7 +20,7 @@ target_compile_options(heddle_warnings INTERFACE -Wall -Wextra -Wshadow
                                                  $<$<BOOL:${HEDDLE_WERROR}>:-Werror>)
 
 # x86-64-v2 for everything that is not an object of its own ISA.
-add_compile_options(-march=x86-64-v2 -mtune=generic)
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-march=x86-64-v2> $<$<COMPILE_LANGUAGE:C,CXX>:-mtune=generic>)
 
 if(HEDDLE_SANITIZE)
   add_compile_options(-fsanitize=${HEDDLE_SANITIZE} -fno-omit-frame-pointer -g)

@@ -1,0 +1,280 @@
+// cuda* functions. Streams are immediate: work is over when the call that enqueues it returns.
+#include "cuda_runtime.h"
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "internal.h"
+
+struct CUstream_st {
+  bool alive = true;
+};
+struct CUevent_st {
+  int64_t recorded = 0;  // launches before it
+};
+
+namespace heddle::emulator {
+namespace {
+
+std::recursive_mutex& mutex() {
+  static auto& m = *new std::recursive_mutex;
+  return m;
+}
+#define HEDDLE_LOCKED const std::lock_guard heddle_lock(mutex())
+
+cudaError_t last_error = cudaSuccess;
+std::map<const void*, size_t> shared_limits;
+int injected_error = 0;
+int64_t injected_after = 0;
+
+cudaError_t note(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+// What an injected error does to this call.
+cudaError_t may_fail() {
+  if (injected_error == 0) return cudaSuccess;
+  if (injected_after-- > 0) return cudaSuccess;
+  return note(static_cast<cudaError_t>(std::exchange(injected_error, 0)));
+}
+
+bool in_bounds(const void* p, size_t bytes) {
+  Machine& m = machine();
+  return !m.device.contains(p) || m.device.outside(p, bytes).empty();
+}
+
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (const cudaError_t error = may_fail()) return error;
+  const DeviceMemory& device = machine().device;
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  const bool wrong = kind != cudaMemcpyDefault && !machine().host_memory_allowed && bytes > 0 &&
+                     (device.contains(to) != to_device || device.contains(from) != from_device);
+  if (wrong || !in_bounds(to, bytes) || !in_bounds(from, bytes)) return note(cudaErrorInvalidValue);
+  if (bytes > 0) std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t fill(void* to, int byte, size_t bytes) {
+  if (const cudaError_t error = may_fail()) return error;
+  const bool ours = machine().device.contains(to) || machine().host_memory_allowed;
+  if ((bytes > 0 && !ours) || !in_bounds(to, bytes)) return note(cudaErrorInvalidValue);
+  if (bytes > 0) std::memset(to, byte, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t wait() {
+  ++machine().counters.synchronisations;
+  return may_fail();
+}
+
+}  // namespace
+
+int run(const Launch& launch) {
+  const Index3 g = launch.grid, b = launch.block;
+  const uint64_t threads = uint64_t{b.x} * b.y * b.z;
+  const bool empty = uint64_t{g.x} * g.y * g.z == 0 || threads == 0;
+  if (empty || threads > kMostThreads || b.z > 64 || g.x > 0x7fffffffu || g.y > 65535 ||
+      g.z > 65535) {
+    return cudaErrorInvalidConfiguration;
+  }
+  const auto limit = shared_limits.find(launch.kernel);
+  if (launch.shared_bytes > (limit == shared_limits.end() ? kPlainSharedBytes : limit->second)) {
+    return cudaErrorInvalidValue;
+  }
+  return machine().run(launch);
+}
+
+void allow_shared_bytes(const void* kernel, size_t bytes) {
+  HEDDLE_LOCKED;
+  if (bytes <= kMostSharedBytes) shared_limits[kernel] = bytes;
+}
+Counters counters() {
+  HEDDLE_LOCKED;
+  return machine().counters;
+}
+void reset_counters() {
+  HEDDLE_LOCKED;
+  machine().counters = {};
+}
+void set_schedule(uint64_t seed) {
+  HEDDLE_LOCKED;
+  machine().seed = seed;
+}
+void allow_host_memory(bool allowed) {
+  HEDDLE_LOCKED;
+  machine().host_memory_allowed = allowed;
+}
+void inject_error(int error, int64_t calls) {
+  HEDDLE_LOCKED;
+  injected_error = error;
+  injected_after = calls;
+}
+
+}  // namespace heddle::emulator
+
+using namespace heddle::emulator;  // NOLINT: this file is the other side of a C interface
+
+cudaError_t heddle_emulated_launch(const Launch& launch, cudaStream_t stream) {
+  HEDDLE_LOCKED;
+  if (const cudaError_t error = may_fail()) return error;
+  if (stream && !stream->alive) return note(cudaErrorInvalidResourceHandle);
+  return note(static_cast<cudaError_t>(run(launch)));
+}
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorNoKernelImageForDevice: return "cudaErrorNoKernelImageForDevice";
+    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+    case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
+    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    case cudaErrorNotSupported: return "cudaErrorNotSupported";
+  }
+  return "unknown error";
+}
+// After a launch that failed: what the kernel did.
+const char* cudaGetErrorString(cudaError_t error) {
+  static thread_local std::string text;
+  HEDDLE_LOCKED;
+  const auto& fault = machine().fault;
+  text = error == cudaErrorLaunchFailure && fault ? fault->text() : cudaGetErrorName(error);
+  return text.c_str();
+}
+cudaError_t cudaGetLastError() {
+  HEDDLE_LOCKED;
+  return std::exchange(last_error, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() {
+  HEDDLE_LOCKED;
+  return last_error;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  return device == 0 ? cudaSuccess : note(cudaErrorInvalidDevice);
+}
+cudaError_t cudaDeviceSynchronize() {
+  HEDDLE_LOCKED;
+  return wait();
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (device != 0) return note(cudaErrorInvalidDevice);
+  *properties = {"Emulated sm_80", DeviceMemory::kCapacity, kMostSharedBytes, 8, 0, 108, 1410000, 32};
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (device != 0) return note(cudaErrorInvalidDevice);
+  switch (attribute) {
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(kMostSharedBytes); break;
+    case cudaDevAttrMultiProcessorCount: *value = 108; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = 8; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  HEDDLE_LOCKED;
+  *total = DeviceMemory::kCapacity;
+  *free = *total - machine().device.used();
+  return cudaSuccess;
+}
+
+cudaError_t heddle_emulated_malloc(void** pointer, size_t bytes) {
+  HEDDLE_LOCKED;
+  ++machine().counters.allocations;
+  if (const cudaError_t error = may_fail()) return error;
+  *pointer = bytes == 0 ? nullptr : machine().device.allocate(bytes);
+  return *pointer || bytes == 0 ? cudaSuccess : note(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void* pointer) {
+  HEDDLE_LOCKED;
+  if (!pointer) return cudaSuccess;
+  return machine().device.release(pointer) ? cudaSuccess : note(cudaErrorInvalidValue);
+}
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  *pointer = std::malloc(bytes);
+  return *pointer ? cudaSuccess : note(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  std::free(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  HEDDLE_LOCKED;
+  ++machine().counters.synchronisations;
+  return copy(to, from, bytes, kind);
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+  HEDDLE_LOCKED;
+  return copy(to, from, bytes, kind);
+}
+cudaError_t cudaMemset(void* to, int byte, size_t bytes) {
+  HEDDLE_LOCKED;
+  return fill(to, byte, bytes);
+}
+cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
+  HEDDLE_LOCKED;
+  return fill(to, byte, bytes);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (!stream || !stream->alive) return note(cudaErrorInvalidResourceHandle);
+  stream->alive = false;  // never reused: a later use is seen
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  HEDDLE_LOCKED;
+  return wait();
+}
+cudaError_t cudaStreamQuery(cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
+  return event ? cudaSuccess : note(cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  HEDDLE_LOCKED;
+  event->recorded = machine().counters.launches;
+  return may_fail();
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  HEDDLE_LOCKED;
+  return wait();
+}
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  return cudaSuccess;
+}
+// A model of time that only grows with work: one microsecond per launch.
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  *milliseconds = 1e-3f * static_cast<float>(end->recorded - start->recorded);
+  return cudaSuccess;
+}
