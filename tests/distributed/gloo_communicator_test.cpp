@@ -1,4 +1,4 @@
-// Runs under heddle launch: gloo_communicator_test [abort | frozen]; under mpirun:
+// Runs under heddle launch or torchrun: gloo_communicator_test [abort | frozen]; under mpirun:
 // gloo_communicator_test bits. Exit code 0 when all checks pass, 6 where a rank fails.
 #include "framework/comm/gloo/gloo_communicator.h"
 
@@ -23,12 +23,12 @@ LaunchContext launch() {
 std::shared_ptr<Rendezvous> rendezvous;
 
 TEST(GlooCommunicator, IsWhatAutoMeansWithoutMpi) {
-  EXPECT_EQ(launch().launcher, Launcher::kEnvironment);
+  EXPECT_FALSE(launch().pmi);
   const auto comm = make_gloo_communicator(rendezvous, launch());
   EXPECT_EQ(comm->backend(), "gloo");
   EXPECT_EQ(comm->rank(), launch().rank);
   EXPECT_EQ(comm->world_size(), launch().world_size);
-  EXPECT_THAT(comm->description(), ::testing::HasSubstr("127.0.0.1"));
+  EXPECT_THAT(comm->description(), ::testing::HasSubstr("TCP from " + rendezvous->own_address()));
   comm->barrier();
 }
 
