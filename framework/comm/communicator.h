@@ -100,7 +100,8 @@ class Communicator {
 
   // Moves the operations under way on, without blocking. False: none is left.
   bool poll() { return !finished(started_); }
-  // These finish all operations under way first.
+  // Finishes all operations under way. So do broadcast() and barrier().
+  void wait_all() { wait(started_); }
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
   virtual void barrier() = 0;
 

@@ -144,6 +144,27 @@ void check_batch(const Config& c, std::vector<ConfigConflict>& out) {
                  "Try " + nearest_multiples("train.total_batch_size", tokens, length)});
 }
 
+// Sums of up to this many sequences are exact (Ops::add_exact).
+constexpr int64_t kExactSequences = 1 << 14;
+
+void check_reproducible(const Config& c, std::vector<ConfigConflict>& out) {
+  if (!c.train.reproducible) return;
+  if (c.dist.shard == "gradients") {
+    out.push_back({{"train.reproducible", "dist.shard"},
+                   "train.reproducible keeps the exact sums of all gradients on every rank, so "
+                   "dist.shard gradients would save nothing",
+                   "Set dist.shard: optimizer"});
+  }
+  const int64_t sequences = c.train.total_batch_size / c.model.sequence_len;
+  if (sequences > kExactSequences) {
+    out.push_back({{"train.reproducible", "train.total_batch_size"},
+                   fmt::format("train.reproducible sums at most {} sequences exactly, but "
+                               "train.total_batch_size {} is {} of them",
+                               kExactSequences, c.train.total_batch_size, sequences),
+                   "Lower train.total_batch_size"});
+  }
+}
+
 }  // namespace
 
 std::vector<ConfigConflict> find_conflicts(const Config& config) {
@@ -155,6 +176,7 @@ std::vector<ConfigConflict> find_conflicts(const Config& config) {
   check_model(config.model, out);
   check_data(config.data, out);
   check_batch(config, out);
+  check_reproducible(config, out);
   return out;
 }
 

@@ -80,6 +80,7 @@ struct TrainConfig {
   std::string resume = "never";  // never | auto | a checkpoint folder
   std::string init_from;         // safetensors file or checkpoint folder with initial weights
   Auto<double> peak_flops;       // auto: measured at start
+  bool reproducible = false;     // same bits for every number of ranks, micro-batch and threads
 
   bool operator==(const TrainConfig&) const = default;
 };
@@ -119,6 +120,8 @@ struct DistConfig {
   std::string master_addr = "auto";
   Auto<int64_t> master_port;
   std::string interface = "auto";  // that this host's ranks use; auto: the route to rank 0
+  std::string shard = "optimizer";  // none | optimizer | gradients
+  double bucket_mb = 4;             // gradients that travel together, MiB
 
   bool operator==(const DistConfig&) const = default;
 };

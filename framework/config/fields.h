@@ -116,6 +116,9 @@ void visit_fields(TrainConfig& c, V& v) {
           "checkpoint folder or .safetensors file whose weights replace the initial ones");
   v.field("peak_flops", c.peak_flops, above(0),
           "FLOP/s of one rank that MFU is measured against; auto: an FMA burst at start");
+  v.field("reproducible", c.reproducible, any(),
+          "same bits for every number of ranks, micro-batch and threads: one sequence at a time, "
+          "gradients summed exactly (16 more bytes a parameter, slower)");
 }
 
 template <class V>
@@ -173,6 +176,10 @@ void visit_fields(DistConfig& c, V& v) {
   v.field("interface", c.interface, one_of({"auto", "<name>"}),
           "network interface of this host that its ranks use, such as eth0; auto: the one that "
           "leads to rank 0");
+  v.field("shard", c.shard, one_of({"none", "optimizer", "gradients"}),
+          "what ranks divide among them: nothing, optimizer state and updates, or gradients too");
+  v.field("bucket_mb", c.bucket_mb, between(0, 4096),
+          "MiB of gradients that travel together, in whole layers, at least one");
 }
 
 template <class V>

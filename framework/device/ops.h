@@ -141,6 +141,15 @@ class Ops {
                          const int32_t* targets, const Matrix& scratch, float* loss,
                          int32_t* argmax, const Matrix* dh, const Matrix* dw) = 0;
 
+  // ---- sums that do not depend on the order (train.reproducible)
+  // high += the multiple of 2^-24 nearest to x, low += the multiple of 2^-64 nearest to what is left,
+  // then x = 0. With |x| < 2^15 (else high becomes NaN) sums of up to 2^14 values are exact: both
+  // stay below 2^53 of their units, so any order gives the same bits. What a value loses, at most
+  // 2^-65, is its own affair.
+  virtual void add_exact(float* x, double* high, double* low, int64_t n) = 0;
+  // x = high + low, rounded
+  virtual void round_exact(const double* high, const double* low, float* x, int64_t n) = 0;
+
   // ---- optimizer
   // p -= lr*wd*p; m, v: running mean and square; p -= lr * mhat / (sqrt(vhat) + eps)
   virtual void adamw(const AdamWStep& step, const float* grad, float* p, float* m, float* v,

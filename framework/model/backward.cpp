@@ -2,20 +2,29 @@
 
 namespace heddle {
 
+template <class Body>
+void Gpt::backward_part(int64_t part, Body&& body) {
+  if (hooks_ != nullptr) hooks_->before_backward(part);
+  body();
+  if (hooks_ != nullptr) hooks_->after_backward(part);
+}
+
 // Walks the forward pass from its end. acts_.dx is the gradient of the residual stream throughout.
 void Gpt::backward(const Pass& pass) {
   const int64_t elements = pass.rows() * spec_.n_embd;
   ops_.index_tokens(acts_.tokens, pass.rows(), spec_.vocab_size, &acts_.index);
   if (spec_.x0_lambdas) ops_.zero(acts_.dx0, static_cast<size_t>(elements) * sizeof(float));
   if (spec_.backout) ops_.zero(acts_.dxb, static_cast<size_t>(elements) * sizeof(float));
-  head_backward(pass);
+  backward_part(spec_.n_layer, [&] { head_backward(pass); });
   for (int64_t i = spec_.n_layer - 1; i >= 0; --i) {
     if (spec_.backout && i == spec_.backout_layer()) ops_.add(acts_.dx, acts_.dxb, elements);
-    block_backward(i, pass);
+    backward_part(i, [&] { block_backward(i, pass); });
   }
-  // The embedding is the first block's input and a part of every block's.
-  if (spec_.x0_lambdas) ops_.add(acts_.dx, acts_.dx0, elements);
-  embed_backward(pass);
+  backward_part(kEmbeddingPart, [&] {
+    // The embedding is the first block's input and a part of every block's.
+    if (spec_.x0_lambdas) ops_.add(acts_.dx, acts_.dx0, elements);
+    embed_backward(pass);
+  });
 }
 
 void Gpt::head_backward(const Pass& pass) {
@@ -46,10 +55,14 @@ void Gpt::mlp_backward(int64_t layer, const Pass& pass) {
   const Matrix dh2 = matrix(acts_.dh, n, c);
 
   ops_.matmul(dx, true, matrix(b.a, n, spec_.mlp_dim()), false, g.mlp, 1.0f, 1.0f);
+  poll();
   ops_.matmul(dx, false, w.mlp, false, da);
+  poll();
   ops_.relu2_backward(acts_.da, b.a, n * spec_.mlp_dim());
   ops_.matmul(da, true, matrix(b.h2, n, c), false, g.fc, 1.0f, 1.0f);
+  poll();
   ops_.matmul(da, false, w.fc, false, dh2);
+  poll();
   ops_.mix_norm_backward(Mix{}, acts_.dh, b.h2, b.rstd2, acts_.dx, nullptr, nullptr, n, c, acts_.dx,
                          nullptr, nullptr, nullptr);
 }
@@ -65,14 +78,19 @@ void Gpt::attention_backward(int64_t layer, const Pass& pass) {
   const Matrix dqkv = matrix(acts_.dqkv, n, spec_.qkv_dim());
 
   ops_.matmul(dx, true, matrix(b.o, n, c), false, g.proj, 1.0f, 1.0f);
+  poll();
   ops_.matmul(dx, false, w.proj, false, matrix(acts_.dout, n, c));
+  poll();
   run_attention_backward(layer, pass);
+  poll();
   ops_.rope_norm_backward(rope_op(pass, spec_.n_head), qkv.columns(0, c), b.q_rstd,
                           dqkv.columns(0, c));
   ops_.rope_norm_backward(rope_op(pass, spec_.n_kv_head), qkv.columns(c, kd), b.k_rstd,
                           dqkv.columns(c, kd));
   ops_.matmul(dqkv, true, h, false, g.qkv, 1.0f, 1.0f);
+  poll();
   ops_.matmul(dqkv, false, w.qkv, false, matrix(acts_.dh, n, c));
+  poll();
   if (spec_.has_value_embed(layer)) {
     ops_.value_embed_backward(dqkv.columns(c + kd, kd), b.h, c, w.ve_gate, w.value_embed,
                               acts_.tokens, acts_.index, spec_.n_kv_head, b.gate, g.ve_gate,

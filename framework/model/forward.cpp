@@ -5,8 +5,13 @@
 namespace heddle {
 
 void Gpt::forward(const Pass& pass) {
+  before_forward(kEmbeddingPart);
   embed(pass);
-  for (int64_t i = 0; i < spec_.n_layer; ++i) block_forward(i, pass);
+  for (int64_t i = 0; i < spec_.n_layer; ++i) {
+    before_forward(i);
+    block_forward(i, pass);
+  }
+  before_forward(spec_.n_layer);
   const float* subtracted = spec_.backout ? stream(spec_.backout_layer() + 1) : nullptr;
   ops_.mix_norm_forward(final_mix(), stream(spec_.n_layer), subtracted, pass.rows(), spec_.n_embd,
                         acts_.final_mix, acts_.final_h, acts_.final_rstd);

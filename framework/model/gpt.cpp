@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <utility>
+
 #include "framework/core/error.h"
 
 namespace heddle {
@@ -26,11 +28,11 @@ size_t select_and_measure(const ModelSpec& spec, AttentionHost& host, int64_t ma
 }
 
 std::vector<MemoryItem> memory_items(const ParamLayout& layout, const Activations& acts,
-                                     bool training) {
+                                     bool gradients) {
   const size_t weights = float_bytes(layout.total());
   const size_t logits = acts.logits_bytes();
   return {{"weights", weights},
-          {"gradients", training ? weights : 0},
+          {"gradients", gradients ? weights : 0},
           {"activations", acts.bytes() - logits - acts.workspace_bytes},
           {"logits", logits},
           {"workspace", acts.workspace_bytes}};
@@ -59,8 +61,12 @@ size_t attention_workspace_bytes(const ModelSpec& spec, AttentionHost& host, int
 
 Gpt::Gpt(const ModelSpec& spec, Device& device, AttentionHost& attention, int64_t max_batch,
          int64_t seq_len, bool training)
+    : Gpt(spec, device, attention, max_batch, seq_len, training, {ParamLayout(spec)}) {}
+
+Gpt::Gpt(const ModelSpec& spec, Device& device, AttentionHost& attention, int64_t max_batch,
+         int64_t seq_len, bool training, ParamPlacement placement)
     : spec_(spec),
-      layout_(spec),
+      layout_(std::move(placement.layout)),
       device_(device),
       ops_(device.ops()),
       attention_(attention),
@@ -75,8 +81,10 @@ Gpt::Gpt(const ModelSpec& spec, Device& device, AttentionHost& attention, int64_
   weights_ = device.allocate(float_bytes(layout_.total()), "weights");
   params_ = view_params(spec_, layout_, params());
   if (training) {
-    gradients_ = device.allocate(float_bytes(layout_.total()), "gradients");
-    grads_ = view_params(spec_, layout_, grads());
+    if (placement.own_gradients) {
+      gradients_ = device.allocate(float_bytes(layout_.total()), "gradients");
+    }
+    point_gradients();
   }
   memory_ = device.allocate(acts_.bytes(), "activations");
   acts_.commit(memory_.get());
@@ -85,8 +93,43 @@ Gpt::Gpt(const ModelSpec& spec, Device& device, AttentionHost& attention, int64_
   host_rows_.resize(static_cast<size_t>(acts_.rows));
 }
 
+// Views that point into the weights at first, to learn each pointer's offset; then at the gradients,
+// or nowhere until they are placed.
+void Gpt::point_gradients() {
+  grads_ = params_;
+  const auto add = [this](float*& pointer) {
+    if (pointer == nullptr) return;
+    gradient_pointers_.push_back({[&pointer](float* p) { pointer = p; }, pointer - params()});
+  };
+  const auto add_matrix = [this](Matrix& m) {
+    if (m.empty()) return;
+    gradient_pointers_.push_back({[&m](float* p) { m.data = p; }, m.f32() - params()});
+  };
+  add_matrix(grads_.wte);
+  add_matrix(grads_.lm_head);
+  for (BlockParams& b : grads_.blocks) {
+    for (Matrix* m : {&b.qkv, &b.q, &b.k, &b.v, &b.proj, &b.fc, &b.mlp, &b.value_embed}) {
+      add_matrix(*m);
+    }
+    add(b.ve_gate);
+    add(b.resid);
+    add(b.x0);
+  }
+  add(grads_.smear_gate);
+  add(grads_.smear_lambda);
+  add(grads_.backout_lambda);
+  if (grads() != nullptr) return place_gradients(0, layout_.total(), grads());
+  for (const GradientPointer& p : gradient_pointers_) p.set(nullptr);
+}
+
+void Gpt::place_gradients(int64_t begin, int64_t end, float* where) {
+  for (const GradientPointer& p : gradient_pointers_) {
+    if (p.offset >= begin && p.offset < end) p.set(where + (p.offset - begin));
+  }
+}
+
 std::vector<MemoryItem> Gpt::memory_report() const {
-  return memory_items(layout_, acts_, training_);
+  return memory_items(layout_, acts_, grads() != nullptr);
 }
 
 void Gpt::init_params(uint64_t seed) {
@@ -94,7 +137,7 @@ void Gpt::init_params(uint64_t seed) {
 }
 
 void Gpt::zero_grads() {
-  HEDDLE_CHECK(training_, "zero_grads() of a model that does not train");
+  HEDDLE_CHECK(grads() != nullptr, "zero_grads() of a model without gradients");
   ops_.zero(grads(), float_bytes(layout_.total()));
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "framework/model/activations.h"
 #include "framework/model/kv_cache.h"
 #include "framework/model/params.h"
+#include "framework/model/pass_hooks.h"
 #include "framework/model/rope.h"
 #include "framework/model/spec.h"
 
@@ -34,6 +36,13 @@ std::vector<MemoryItem> plan_memory(const ModelSpec& spec, int64_t max_batch, in
 size_t attention_workspace_bytes(const ModelSpec& spec, AttentionHost& host, int64_t max_batch,
                                  int64_t seq_len, bool training);
 
+// Where parameters and gradients of a training model lie.
+struct ParamPlacement {
+  ParamLayout layout;
+  // False: the model owns no memory for gradients; place_gradients() says where they go.
+  bool own_gradients = true;
+};
+
 class Gpt {
  public:
   // `device` and `attention` outlive the model. Selects the attention backends of its layers for
@@ -41,6 +50,8 @@ class Gpt {
   // `training` there are no gradients and blocks share their activations.
   Gpt(const ModelSpec& spec, Device& device, AttentionHost& attention, int64_t max_batch,
       int64_t seq_len, bool training);
+  Gpt(const ModelSpec& spec, Device& device, AttentionHost& attention, int64_t max_batch,
+      int64_t seq_len, bool training, ParamPlacement placement);
   Gpt(const Gpt&) = delete;
   Gpt& operator=(const Gpt&) = delete;
 
@@ -50,13 +61,19 @@ class Gpt {
   int64_t max_batch() const { return max_batch_; }
   int64_t seq_len() const { return seq_len_; }
   bool training() const { return training_; }
-  // Flat device buffers of layout().total() floats; grads() is nullptr without training.
+  // Flat device buffers of layout().total() floats; grads() is nullptr without gradients of its own.
   float* params() const { return static_cast<float*>(weights_.get()); }
   float* grads() const { return static_cast<float*>(gradients_.get()); }
   std::vector<MemoryItem> memory_report() const;
 
   void init_params(uint64_t seed);
   void zero_grads();
+
+  // Called around the parts of every pass from now on; nullptr: nobody. Outlives the passes.
+  void set_hooks(PassHooks* hooks) { hooks_ = hooks; }
+  // Gradients of the parameters at offsets [begin, end) of the layout are added to `where` and on.
+  // For a model without gradients of its own, from inside PassHooks::before_backward().
+  void place_gradients(int64_t begin, int64_t end, float* where);
 
   // tokens, targets: host, (batch, seq_len) row-major, batch <= max_batch; ids in [0, vocab_size),
   // target -1 is ignored. Adds the gradient of the SUM of losses to grads(). Throws heddle::Error
@@ -117,6 +134,8 @@ class Gpt {
 
   // backward.cpp
   void backward(const Pass& pass);
+  template <class Body>
+  void backward_part(int64_t part, Body&& body);
   void head_backward(const Pass& pass);
   void block_backward(int64_t layer, const Pass& pass);
   void mlp_backward(int64_t layer, const Pass& pass);
@@ -129,6 +148,14 @@ class Gpt {
   void head_span(int64_t first, int64_t step, int64_t n, float* out);
   void decode_piece(const int32_t* tokens, const Pass& pass);
   void append(int64_t layer, const Pass& pass, const Qkv& qkv);
+
+  void before_forward(int64_t part) const {
+    if (hooks_ != nullptr) hooks_->before_forward(part);
+  }
+  void poll() const {
+    if (hooks_ != nullptr) hooks_->poll();
+  }
+  void point_gradients();
 
   // Memory for a binding: the planned block, or a larger one that stays.
   void* workspace(size_t bytes);
@@ -158,6 +185,13 @@ class Gpt {
   DeviceBuffer weights_, gradients_, memory_, extra_workspace_;
   size_t extra_workspace_bytes_ = 0;
   ModelParams params_, grads_;
+  // Every pointer of grads_ with the offset of what it points at.
+  struct GradientPointer {
+    std::function<void(float*)> set;
+    int64_t offset = 0;
+  };
+  std::vector<GradientPointer> gradient_pointers_;
+  PassHooks* hooks_ = nullptr;
   std::vector<float> host_losses_;
   std::vector<int32_t> host_piece_;  // tokens of a decoding piece
   std::vector<int64_t> host_rows_;   // rows whose logits a piece wants

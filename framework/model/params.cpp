@@ -98,6 +98,13 @@ ParamLayout::ParamLayout(const ModelSpec& spec) {
   total_ = (total_ + kAlign - 1) / kAlign * kAlign;
 }
 
+ParamLayout::ParamLayout(const ParamLayout& names, const std::vector<int64_t>& offsets,
+                         int64_t total)
+    : params_(names.params_), total_(total) {
+  HEDDLE_CHECK(offsets.size() == params_.size(), "one offset per parameter");
+  for (size_t i = 0; i < params_.size(); ++i) params_[i].offset = offsets[i];
+}
+
 void ParamLayout::add_block(const ModelSpec& spec, int layer) {
   const std::string prefix = fmt::format("transformer.h.{}.", layer);
   const int64_t c = spec.n_embd, kd = spec.kv_dim();

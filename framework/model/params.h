@@ -40,10 +40,13 @@ struct ParamInfo {
 
 // Offsets are multiples of 16 elements, but c_q, c_k and c_v of a layer are adjacent: together one
 // (C + 2*K*D, C) matrix. Elements between parameters are always 0. A parameter that a switch turns
-// off is not there.
+// off is not there. The order of params() never changes; where they lie may (optim/ownership.h).
 class ParamLayout {
  public:
   explicit ParamLayout(const ModelSpec& spec);
+  // The same parameters elsewhere: offsets has one entry per parameter. c_q, c_k and c_v of a layer
+  // must stay adjacent.
+  ParamLayout(const ParamLayout& names, const std::vector<int64_t>& offsets, int64_t total);
 
   const std::vector<ParamInfo>& params() const { return params_; }
   int64_t total() const { return total_; }  // elements, a multiple of 16

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,14 +15,16 @@
 
 namespace heddle {
 
-// A tensor of the optimizer's state on the device, as checkpoints name it:
+// A tensor of the optimizer's state on the device, as checkpoints name it, or the elements of it
+// that this rank has:
 //   adamw.m/NAME, adamw.v/NAME            mean and square, shaped as the parameter
 //   muon.momentum/NAME                    shaped as the parameter
 //   muon.second/NAME                      (rows, 1) or (1, cols)
 struct StateTensor {
   std::string name;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;  // of the whole tensor
   float* data = nullptr;
+  int64_t begin = 0, count = 0;  // elements at data
 };
 
 // What a step uses, for logs.
@@ -38,20 +41,25 @@ class Optimizer {
   // ops().workers() must not grow, since scratch is planned here.
   Optimizer(const OptimConfig& config, const ParamLayout& layout, int64_t num_iterations,
             int64_t total_batch_size, Device& device);
+  // Updates what `plan` names.
+  Optimizer(const OptimConfig& config, OptimPlan plan, int64_t num_iterations, Device& device);
 
   // Values of an iteration, counted from 0.
   StepValues values(int64_t iteration) const;
 
-  // Euclidean norm of grad_scale * grads over all parameters, summed in fp64.
-  double grad_norm(const float* grads, float grad_scale);
   // grad_scale, lowered so that a gradient of norm `norm` is cut to optim.grad_clip. A norm that is
   // not finite is the caller's to refuse.
   float clipped_scale(float grad_scale, double norm) const;
 
-  // params <- update with grad_scale * grads. The state depends on the number of steps only through
+  // params <- update with grad_scale * grads; grads is what the plan's offsets count from. The state depends on the number of steps only through
   // `iteration`, so a resumed run continues by passing the next one. Same bits for every number of
   // threads. Allocates nothing.
   void step(int64_t iteration, float* params, const float* grads, float grad_scale);
+  // Its two halves: AdamW's parameters, then Muon's. `between` is called on the calling thread
+  // every now and then.
+  void step_adamw(int64_t iteration, float* params, const float* grads, float grad_scale);
+  void step_muon(int64_t iteration, float* params, const float* grads, float grad_scale,
+                 const std::function<void()>& between);
 
   // All state in a fixed order.
   std::vector<StateTensor> state() const;
@@ -66,12 +74,11 @@ class Optimizer {
     const float* grads;
     float grad_scale;
   };
-  void step_adamw(const AdamWTask& task, const StepInput& in);
-  void step_muon(const MuonTask& task, int worker, const StepInput& in);
+  void update(const AdamWTask& task, const StepInput& in);
+  void update(const MuonTask& task, int worker, const StepInput& in);
 
   OptimConfig config_;
   int64_t num_iterations_;
-  int64_t param_elements_;
   Device& device_;
   OptimPlan plan_;
   DeviceBuffer mean_, square_;      // AdamW

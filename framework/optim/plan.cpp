@@ -72,10 +72,11 @@ AdamWGroup plain_group(const OptimConfig& config, ParamKind kind, const BatchSca
           decays(kind) ? config.weight_decay * scale.weight_decay : 0.0};
 }
 
-void add_muon(const ParamInfo& p, double lr, OptimPlan* plan) {
+void add_muon(const ParamInfo& p, double lr, int64_t grad, OptimPlan* plan) {
   MuonTask task;
   task.param = p;
   task.lr = lr * std::sqrt(std::max(1.0, static_cast<double>(p.rows) / p.cols));
+  task.grad = grad;
   task.momentum = take(&plan->momentum_size, p.size());
   task.second = take(&plan->second_size, task.second_size());
   plan->muon.push_back(task);
@@ -88,10 +89,37 @@ void add_muon(const ParamInfo& p, double lr, OptimPlan* plan) {
   plan->gram_scratch = std::max(plan->gram_scratch, gram);
 }
 
+// Tasks for these pieces of the layout; offset(piece, flat) is where a piece's gradient begins.
+template <class Offset>
+OptimPlan make_plan(const OptimConfig& config, const ParamLayout& layout, int64_t total_batch_size,
+                    const std::vector<Piece>& pieces, Offset&& offset) {
+  const BatchScaling scale = scaling(config, layout, total_batch_size);
+  const bool muon = config.kind == "muon";
+  const double width = static_cast<double>(layout.at("transformer.wte.weight").cols);
+  const double width_scale = 1.0 / std::sqrt(width / 768.0);
+  OptimPlan plan;
+  plan.weight_decay_scale = scale.weight_decay;
+  for (const Piece& piece : pieces) {
+    const ParamInfo& p = layout.params()[static_cast<size_t>(piece.param)];
+    const int64_t grad = offset(piece, p.offset + piece.begin);
+    if (muon && p.kind == ParamKind::kMatrix) {
+      add_muon(p, config.matrix_lr * scale.lr, grad, &plan);
+      continue;
+    }
+    const AdamWGroup group = muon ? nanochat_group(config, p.kind, width_scale, scale.lr)
+                                  : plain_group(config, p.kind, scale);
+    plan.adamw.push_back(
+        {p, group, piece.begin, piece.count, grad, take(&plan.adamw_size, piece.count)});
+  }
+  std::stable_sort(plan.muon.begin(), plan.muon.end(),
+                   [](const MuonTask& a, const MuonTask& b) { return a.cost() > b.cost(); });
+  return plan;
+}
+
 }  // namespace
 
-double MuonTask::cost() const {
-  const double m = static_cast<double>(param.rows), n = static_cast<double>(param.cols);
+double polar_cost(int64_t rows, int64_t cols) {
+  const double m = static_cast<double>(rows), n = static_cast<double>(cols);
   const double side = std::min(m, n);
   return kPolarSteps * (2.0 * m * n * side + side * side * side);
 }
@@ -106,24 +134,28 @@ int64_t OptimPlan::scratch_bytes(int workers) const {
 
 OptimPlan plan_optimizer(const OptimConfig& config, const ParamLayout& layout,
                          int64_t total_batch_size) {
-  const BatchScaling scale = scaling(config, layout, total_batch_size);
-  const bool muon = config.kind == "muon";
-  const double width = static_cast<double>(layout.at("transformer.wte.weight").cols);
-  const double width_scale = 1.0 / std::sqrt(width / 768.0);
-  OptimPlan plan;
-  plan.weight_decay_scale = scale.weight_decay;
-  for (const ParamInfo& p : layout.params()) {
-    if (muon && p.kind == ParamKind::kMatrix) {
-      add_muon(p, config.matrix_lr * scale.lr, &plan);
-      continue;
-    }
-    const AdamWGroup group = muon ? nanochat_group(config, p.kind, width_scale, scale.lr)
-                                  : plain_group(config, p.kind, scale);
-    plan.adamw.push_back({p, group, take(&plan.adamw_size, p.size())});
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < layout.params().size(); ++i) {
+    pieces.push_back({static_cast<int>(i), 0, 0, layout.params()[i].size()});
   }
-  std::stable_sort(plan.muon.begin(), plan.muon.end(),
-                   [](const MuonTask& a, const MuonTask& b) { return a.cost() > b.cost(); });
-  return plan;
+  return make_plan(config, layout, total_batch_size, pieces,
+                   [](const Piece&, int64_t flat) { return flat; });
+}
+
+OptimPlan plan_optimizer(const OptimConfig& config, const Ownership& ownership, ShardLevel level,
+                         int rank, int64_t total_batch_size) {
+  if (level == ShardLevel::kNone) {
+    return plan_optimizer(config, ownership.layout(), total_batch_size);
+  }
+  std::vector<Piece> own;
+  for (const Piece& piece : ownership.pieces()) {
+    if (piece.rank == rank) own.push_back(piece);
+  }
+  return make_plan(config, ownership.layout(), total_batch_size, own,
+                   [&](const Piece&, int64_t flat) {
+                     return level == ShardLevel::kGradients ? ownership.shard_offset(rank, flat)
+                                                            : flat;
+                   });
 }
 
 }  // namespace heddle

@@ -7,6 +7,7 @@
 
 #include "framework/config/config.h"
 #include "framework/model/params.h"
+#include "framework/optim/ownership.h"
 
 namespace heddle {
 
@@ -15,23 +16,29 @@ struct AdamWGroup {
   double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
 };
 
+// The elements [begin, begin + count) of a parameter.
 struct AdamWTask {
   ParamInfo param;
   AdamWGroup group;
-  int64_t state = 0;  // offset of its mean and of its square in their buffers, elements
+  int64_t begin = 0, count = 0;
+  int64_t grad = 0;   // offset of their gradient, elements
+  int64_t state = 0;  // offset of their mean and of their square in their buffers, elements
 };
+
+// Multiply-adds of the polar iteration of a matrix.
+double polar_cost(int64_t rows, int64_t cols);
 
 struct MuonTask {
   ParamInfo param;
   double lr = 0;         // matrix_lr * sqrt(max(1, rows / cols))
+  int64_t grad = 0;      // offset of its gradient, elements
   int64_t momentum = 0;  // offset of its momentum (rows * cols), elements
   int64_t second = 0;    // offset of its second moments (second_size()), elements
 
   // NorMuon keeps one value per row of a tall or square matrix, one per column of a wide one.
   bool per_row() const { return param.rows >= param.cols; }
   int64_t second_size() const { return per_row() ? param.rows : param.cols; }
-  // Multiply-adds of its polar iteration.
-  double cost() const;
+  double cost() const { return polar_cost(param.rows, param.cols); }
 };
 
 struct OptimPlan {
@@ -53,5 +60,9 @@ struct OptimPlan {
 // total_batch_size: tokens of a step on all ranks, used by optim.batch_scaling.
 OptimPlan plan_optimizer(const OptimConfig& config, const ParamLayout& layout,
                          int64_t total_batch_size);
+// What `rank` does at a level: all of it (none), or its own part. At the level `gradients` offsets
+// of gradients count from the begin of the rank's shard, otherwise of the flat buffer.
+OptimPlan plan_optimizer(const OptimConfig& config, const Ownership& ownership, ShardLevel level,
+                         int rank, int64_t total_batch_size);
 
 }  // namespace heddle

@@ -1,7 +1,9 @@
 #include "framework/device/cpu/cpu_ops.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "framework/core/buffer.h"
@@ -120,6 +122,28 @@ void CpuOps::add(float* dst, const float* src, int64_t n) {
 double CpuOps::sum_squares(const float* x, int64_t n) {
   return *sum_pieces(n, 4 * kUnit, kElementGrain, 1, [&](int64_t begin, int64_t end, double* sum) {
     *sum = table_.sum_squares(x + begin, end - begin);
+  });
+}
+
+void CpuOps::add_exact(float* x, double* high, double* low, int64_t n) {
+  // Adding and subtracting 1.5 * 2^(52 + e) rounds to a multiple of 2^e.
+  constexpr double kHigh = 1.5 * (int64_t{1} << 28), kLow = 1.5 / (int64_t{1} << 12);
+  constexpr double kLimit = 32768.0;
+  parallel_elements(n, [&](int64_t at, int64_t count) {
+    for (int64_t i = at; i < at + count; ++i) {
+      const double value = x[i];
+      const double top = (value + kHigh) - kHigh;
+      const double rest = value - top;
+      high[i] += std::abs(value) < kLimit ? top : std::numeric_limits<double>::quiet_NaN();
+      low[i] += (rest + kLow) - kLow;
+      x[i] = 0.0f;
+    }
+  });
+}
+
+void CpuOps::round_exact(const double* high, const double* low, float* x, int64_t n) {
+  parallel_elements(n, [&](int64_t at, int64_t count) {
+    for (int64_t i = at; i < at + count; ++i) x[i] = static_cast<float>(high[i] + low[i]);
   });
 }
 

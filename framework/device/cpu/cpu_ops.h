@@ -63,6 +63,9 @@ class CpuOps : public Ops {
                  const int32_t* targets, const Matrix& scratch, float* loss, int32_t* argmax,
                  const Matrix* dh, const Matrix* dw) override;
 
+  void add_exact(float* x, double* high, double* low, int64_t n) override;
+  void round_exact(const double* high, const double* low, float* x, int64_t n) override;
+
   void adamw(const AdamWStep& step, const float* grad, float* p, float* m, float* v,
              int64_t n) override;
   void muon_prepare(const float* grad, float grad_scale, float momentum, float* momentum_m,
