@@ -90,9 +90,9 @@ std::vector<CheckpointFolder> list_checkpoints(const std::string& checkpoints_fo
 Checkpoint::Checkpoint(std::string path)
     : path_(std::move(path)), model_(path_), optimizer_(path_) {}
 
-Checkpoint Checkpoint::open_verified(const std::string& step_folder) {
+Checkpoint Checkpoint::open_verified(const std::string& step_folder, Verify verify) {
   const Manifest manifest = Manifest::read(step_folder);
-  manifest.verify(step_folder, true);
+  manifest.verify(step_folder, verify == Verify::kContents);
   Checkpoint c(step_folder);
   c.step_ = manifest.step;
   for (const ManifestFile& file : manifest.files) {
@@ -108,7 +108,7 @@ Checkpoint Checkpoint::open_verified(const std::string& step_folder) {
   return c;
 }
 
-Checkpoint Checkpoint::open(const std::string& given) {
+Checkpoint Checkpoint::open(const std::string& given, Verify verify) {
   const std::string path = without_trailing_slash(given);
   if (!folder_exists(path)) {
     throw environment_error(
@@ -119,7 +119,7 @@ Checkpoint Checkpoint::open(const std::string& given) {
   }
   if (is_step_folder(path)) {
     try {
-      return open_verified(path);
+      return open_verified(path, verify);
     } catch (const Error& e) {
       throw environment_error(
           "checkpoint", e.message(),
@@ -143,7 +143,7 @@ std::optional<Checkpoint> open_newest(const std::string& checkpoints_folder, std
   std::optional<Checkpoint> taken;
   for (const CheckpointFolder& c : list_checkpoints(checkpoints_folder)) {
     try {
-      taken = Checkpoint::open_verified(c.path);
+      taken = Checkpoint::open_verified(c.path, Verify::kContents);
       break;
     } catch (const Error& e) {
       report += "skipped checkpoint " + c.path + ": " + e.message() + "\n";

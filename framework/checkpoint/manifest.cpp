@@ -90,6 +90,14 @@ std::string differing_tensors(const std::string& path, const ManifestFile& file)
 
 }  // namespace
 
+std::string ManifestFile::text() const {
+  return json::serialize(encode(*this));
+}
+
+ManifestFile ManifestFile::parse(const std::string& text) {
+  return decode(boost::json::parse(text));
+}
+
 std::string Manifest::text() const {
   json::array list;
   for (const ManifestFile& file : files) list.push_back(encode(file));

@@ -12,13 +12,17 @@ namespace heddle {
 inline constexpr const char* kManifestName = "manifest.json";
 
 // One file of a checkpoint. role: "model", "optimizer" (safetensors) or "state" (JSON); a role may
-// be spread over several files, each logical tensor in exactly one.
+// be spread over several files, each tensor name in exactly one.
 struct ManifestFile {
   std::string name;  // without folders
   std::string role;
   uint64_t bytes = 0;
   uint32_t crc32c = 0;
   std::map<std::string, uint32_t> tensor_crc32c;
+
+  // As one line of JSON, for handing over to the process that writes the manifest.
+  std::string text() const;
+  static ManifestFile parse(const std::string& text);
 };
 
 struct Manifest {

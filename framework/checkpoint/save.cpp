@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <filesystem>
+#include <optional>
+#include <sstream>
+#include <utility>
 
 #include "framework/checkpoint/checkpoint.h"
 #include "framework/checkpoint/checkpoint_names.h"
@@ -33,12 +36,11 @@ void null_what_json_lacks(json::value& v) {
 }
 
 ManifestFile write_tensors(const std::string& folder, const std::string& role,
-                           const std::vector<NamedTensor>& tensors) {
+                           const std::string& name, const std::vector<NamedTensor>& tensors) {
   SafetensorsWriter writer;
   writer.set_metadata("format", "pt");  // what other readers of the format look for
   writer.set_metadata("heddle_version", kVersion);
   for (const NamedTensor& t : tensors) writer.add(t);
-  const std::string name = role + ".safetensors";
   auto written = writer.write(folder + "/" + name);
   return {name, role, written.bytes, written.crc32c, std::move(written.tensor_crc32c)};
 }
@@ -59,13 +61,36 @@ ManifestFile write_state(const std::string& folder, const CheckpointContents& co
   return {"state.json", "state", text.size(), crc32c(text.data(), text.size()), {}};
 }
 
-void write_contents(const std::string& folder, const CheckpointContents& contents) {
+// What one rank adds to the folder.
+std::vector<ManifestFile> write_part(const std::string& folder, const CheckpointContents& contents,
+                                     int rank, int world_size) {
+  std::vector<ManifestFile> files;
+  if (rank == 0) files.push_back(write_tensors(folder, "model", "model.safetensors",
+                                               contents.model));
+  if (world_size == 1) {
+    files.push_back(
+        write_tensors(folder, "optimizer", "optimizer.safetensors", contents.optimizer));
+  } else if (!contents.optimizer.empty()) {
+    const std::string name =
+        fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, world_size);
+    files.push_back(write_tensors(folder, "optimizer", name, contents.optimizer));
+  }
+  if (rank == 0) files.push_back(write_state(folder, contents));
+  return files;
+}
+
+void write_manifest(const std::string& folder, int64_t step, std::vector<ManifestFile> files) {
   Manifest manifest;
-  manifest.step = contents.step;
+  manifest.step = step;
   manifest.heddle_version = kVersion;
-  manifest.files.push_back(write_tensors(folder, "model", contents.model));
-  manifest.files.push_back(write_tensors(folder, "optimizer", contents.optimizer));
-  manifest.files.push_back(write_state(folder, contents));
+  manifest.files = std::move(files);
+  for (const ManifestFile& file : manifest.files) {
+    if (path_exists(folder + "/" + file.name)) continue;
+    throw environment_error("checkpoint",
+                            folder + "/" + file.name + " was written by another rank and is not "
+                                                       "visible to rank 0",
+                            "set log.dir to a folder on a file system that all ranks share");
+  }
   write_text(folder + "/" + kManifestName, manifest.text());
 }
 
@@ -146,42 +171,123 @@ void publish(const std::string& temporary, const std::string& target, bool* in_p
   if (path_exists(aside)) remove_checkpoint(aside);
 }
 
-}  // namespace
-
-std::string save_checkpoint(const std::string& folder, const CheckpointContents& contents,
-                            int64_t keep) {
-  const std::string name = step_name(contents.step);
-  const std::string target = folder + "/" + name;
-  const std::string temporary = folder + "/.tmp-" + name;
-  bool ours = false, in_place = false;
+// Runs `body` and hands its text to all ranks. When it failed on any, all fail, naming the ranks.
+template <class Body>
+std::vector<std::string> agreed(Communicator& comm, Body&& body) {
+  std::string text, problem, remedy;
   try {
-    file_system().create_directories(folder);
-    file_system().sync_directory(parent_folder(folder));
-    remove_stale_temporaries(folder);
-    if (!file_system().create_directory(temporary)) {
-      throw environment_error("checkpoint", temporary + " is in use by another writer",
+    text = body();
+  } catch (const Error& e) {
+    problem = e.message();
+    remedy = e.remedy();
+  }
+  const auto problems = comm.all_gather_strings(problem);
+  const auto remedies = comm.all_gather_strings(remedy);
+  std::string all;
+  size_t first = problems.size();
+  for (size_t r = problems.size(); r-- > 0;) {
+    if (problems[r].empty()) continue;
+    first = r;
+    const std::string where = comm.world_size() == 1 ? "" : fmt::format("rank {}: ", r);
+    all = where + problems[r] + (all.empty() ? "" : "; ") + all;
+  }
+  if (!all.empty()) throw environment_error("checkpoint", all, remedies[first]);
+  return comm.all_gather_strings(text);
+}
+
+// Saving, step by step; each step succeeds on all ranks or fails on all.
+class Save {
+ public:
+  Save(Communicator& comm, const std::string& folder, const CheckpointContents& contents)
+      : comm_(comm),
+        contents_(contents),
+        folder_(folder),
+        target_(folder + "/" + step_name(contents.step)),
+        temporary_(folder + "/.tmp-" + step_name(contents.step)) {}
+  Save(const Save&) = delete;
+  Save& operator=(const Save&) = delete;
+
+  const std::string& target() const { return target_; }
+  bool in_place() const { return in_place_; }
+  // After a failure, when no rank writes any more.
+  void clean_up() {
+    lock_.reset();
+    if (ours_ && !in_place_) try_remove(temporary_);
+  }
+
+  void run() {
+    agreed(comm_, [&] { return chief() ? prepare() : ""; });
+    const auto parts = agreed(comm_, [&] { return write(); });
+    agreed(comm_, [&] { return chief() ? finish(parts) : ""; });
+  }
+
+ private:
+  bool chief() const { return comm_.rank() == 0; }
+
+  std::string prepare() {
+    file_system().create_directories(folder_);
+    file_system().sync_directory(parent_folder(folder_));
+    remove_stale_temporaries(folder_);
+    if (!file_system().create_directory(temporary_)) {
+      throw environment_error("checkpoint", temporary_ + " is in use by another writer",
                               "stop the other job");
     }
-    ours = true;
-    {
-      std::string holder;
-      const auto lock = FileLock::try_acquire(temporary + "/" + kWriterLock, &holder);
-      if (!lock) throw environment_error("checkpoint", temporary + " is in use by " + holder);
-      write_contents(temporary, contents);
+    ours_ = true;
+    std::string holder;
+    lock_ = FileLock::try_acquire(temporary_ + "/" + kWriterLock, &holder);
+    if (!lock_) throw environment_error("checkpoint", temporary_ + " is in use by " + holder);
+    return "";
+  }
+
+  std::string write() {
+    std::string lines;
+    for (const auto& file :
+         write_part(temporary_, contents_, comm_.rank(), comm_.world_size())) {
+      lines += file.text() + "\n";
     }
-    file_system().sync_directory(temporary);
-    publish(temporary, target, &in_place);
+    if (!chief()) file_system().sync_directory(temporary_);
+    return lines;
+  }
+
+  std::string finish(const std::vector<std::string>& parts) {
+    std::vector<ManifestFile> files;
+    for (const std::string& part : parts) {
+      std::istringstream lines(part);
+      for (std::string line; std::getline(lines, line);) files.push_back(ManifestFile::parse(line));
+    }
+    write_manifest(temporary_, contents_.step, std::move(files));
+    lock_.reset();
+    file_system().sync_directory(temporary_);
+    publish(temporary_, target_, &in_place_);
+    return "";
+  }
+
+  Communicator& comm_;
+  const CheckpointContents& contents_;
+  const std::string folder_, target_, temporary_;
+  std::optional<FileLock> lock_;
+  bool ours_ = false, in_place_ = false;
+};
+
+}  // namespace
+
+std::string save_checkpoint(Communicator& comm, const std::string& folder,
+                            const CheckpointContents& contents, int64_t keep) {
+  Save save(comm, folder, contents);
+  try {
+    save.run();
   } catch (const Error& e) {
-    if (ours && !in_place) try_remove(temporary);
+    if (e.code() == ExitCode::kCommunication) throw;
+    save.clean_up();
     throw environment_error(
         "checkpoint",
         fmt::format("step {} was not saved: {}; {}", contents.step, e.message(),
-                    in_place ? "it is in place but may not survive a power loss"
-                             : "earlier checkpoints in " + folder + " are untouched"),
+                    save.in_place() ? "it is in place but may not survive a power loss"
+                                    : "earlier checkpoints in " + folder + " are untouched"),
         e.remedy());
   }
-  apply_retention(folder, keep);
-  return target;
+  if (comm.rank() == 0) apply_retention(folder, keep);
+  return save.target();
 }
 
 }  // namespace heddle

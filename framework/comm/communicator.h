@@ -45,7 +45,7 @@ struct RankInfo {
 
 // What this rank has handed to the communicator since it was made.
 struct CommCounters {
-  int64_t bytes_sent = 0;        // to other ranks, payload of collectives, broadcasts and barriers
+  int64_t bytes_sent = 0;        // to other ranks: payload of what was started
   double seconds_in_flight = 0;  // at least one operation was under way
   double seconds_inside = 0;     // of the calling thread in calls: starting, polling, waiting, sums
 };

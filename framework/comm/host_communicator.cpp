@@ -60,6 +60,10 @@ void HostCommunicator::start(int64_t ticket, Collective collective, Element elem
   op.begin = 0;
   op.offsets.resize(world_size() + 1);
   for (int r = 0; r < world_size(); ++r) op.offsets[r + 1] = op.offsets[r] + counts[r];
+  const int64_t own = counts[rank()];
+  counters_.bytes_sent += element_bytes(element) * (collective == Collective::kReduceScatter
+                                                        ? op.offsets.back() - own
+                                                        : (world_size() - 1) * own);
   advance(ticket, false);
 }
 
@@ -101,8 +105,12 @@ std::byte* HostCommunicator::scratch(int peer) const {
   return static_cast<std::byte*>(scratch_.data()) + peer * slot_bytes_;
 }
 
+int64_t HostCommunicator::element_bytes(Element element) {
+  return element == Element::kByte ? 1 : element == Element::kFloat ? 4 : 8;
+}
+
 int64_t HostCommunicator::round_elements(const Operation& op) const {
-  const int64_t size = op.element == Element::kByte ? 1 : op.element == Element::kFloat ? 4 : 8;
+  const int64_t size = element_bytes(op.element);
   return op.collective == Collective::kReduceScatter
              ? slot_bytes_ / size
              : std::max<int64_t>(limits_.message_bytes / size, 1);
@@ -119,7 +127,7 @@ bool HostCommunicator::start_round(Operation& op) {
   } else {
     plan_gather(op);
   }
-  send_planned();
+  start_exchange(sends_, receives_);
   exchanging_ = true;
   return true;
 }
@@ -127,7 +135,7 @@ bool HostCommunicator::start_round(Operation& op) {
 // An all-to-all of the pieces: the own one of every other rank comes into scratch.
 void HostCommunicator::plan_reduce(const Operation& op) {
   const int64_t step = round_elements(op);
-  const int64_t size = op.element == Element::kFloat ? sizeof(float) : sizeof(double);
+  const int64_t size = element_bytes(op.element);
   const int64_t own = round_length(op.count(rank()), op.begin, step);
   for (int i = 1; i < world_size(); ++i) {
     const int to = (rank() + i) % world_size();
@@ -140,7 +148,7 @@ void HostCommunicator::plan_reduce(const Operation& op) {
 
 void HostCommunicator::plan_gather(const Operation& op) {
   const int64_t step = round_elements(op);
-  const int64_t size = op.element == Element::kByte ? 1 : op.element == Element::kFloat ? 4 : 8;
+  const int64_t size = element_bytes(op.element);
   const auto add_piece = [&](std::vector<Message>* list, int owner, int peer) {
     const int64_t length = round_length(op.count(owner), op.begin, step);
     add_message(list, op.data + (op.offsets[owner] + op.begin) * size, length * size, peer);
@@ -192,14 +200,10 @@ void HostCommunicator::sum_in_rank_order(T* own, int64_t n) {
   });
 }
 
-void HostCommunicator::send_planned() {
-  for (const Message& m : sends_) counters_.bytes_sent += m.bytes;
-  start_exchange(sends_, receives_);
-}
-
 void HostCommunicator::exchange() {
   if (sends_.empty() && receives_.empty()) return;
-  send_planned();
+  for (const Message& m : sends_) counters_.bytes_sent += m.bytes;
+  start_exchange(sends_, receives_);
   wait_exchange();
 }
 

@@ -70,12 +70,12 @@ class HostCommunicator : public Communicator {
   // False: the operation has no round left.
   bool start_round(Operation& op);
   void end_round(Operation& op);
+  static int64_t element_bytes(Element element);
   int64_t round_elements(const Operation& op) const;
   void plan_reduce(const Operation& op);
   void plan_gather(const Operation& op);
   void add_message(std::vector<Message>* list, std::byte* data, int64_t bytes, int peer) const;
   void exchange();  // sends_ and receives_, to the end
-  void send_planned();
   // Adds up `n` elements at `own` with the other ranks' in scratch_, in rank order.
   template <class T>
   void sum_in_rank_order(T* own, int64_t n);

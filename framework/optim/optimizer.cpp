@@ -106,21 +106,36 @@ void Optimizer::update(const MuonTask& task, int worker, const StepInput& in) {
 
 std::vector<StateTensor> Optimizer::state() const {
   std::vector<StateTensor> tensors;
-  for (const AdamWTask& task : plan_.adamw) {
-    for (const auto& [prefix, buffer] : {std::pair{"adamw.m/", &mean_}, {"adamw.v/", &square_}}) {
-      tensors.push_back({prefix + task.param.name, task.param.shape, f32(*buffer) + task.state,
-                         task.begin, task.count});
+  for (const AdamWTask& t : plan_.adamw) {
+    for (float* data : {f32(mean_) + t.state, f32(square_) + t.state}) {
+      tensors.push_back({"", {}, data, t.begin, t.count});
     }
   }
-  for (const MuonTask& task : plan_.muon) {
-    const std::vector<int64_t> second = task.per_row() ? std::vector<int64_t>{task.param.rows, 1}
-                                                       : std::vector<int64_t>{1, task.param.cols};
-    tensors.push_back({"muon.momentum/" + task.param.name, task.param.shape,
-                       f32(momentum_) + task.momentum, 0, task.param.size()});
-    tensors.push_back({"muon.second/" + task.param.name, second, f32(second_) + task.second, 0,
-                       task.second_size()});
+  for (const MuonTask& t : plan_.muon) {
+    tensors.push_back({"", {}, f32(momentum_) + t.momentum, 0, t.param.size()});
+    tensors.push_back({"", {}, f32(second_) + t.second, 0, t.second_size()});
+  }
+  const std::vector<StateShape> shapes = state_shapes(plan_);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].name = shapes[i].name;
+    tensors[i].shape = shapes[i].shape;
   }
   return tensors;
+}
+
+std::vector<StateShape> state_shapes(const OptimPlan& plan) {
+  std::vector<StateShape> shapes;
+  for (const AdamWTask& t : plan.adamw) {
+    shapes.push_back({"adamw.m/" + t.param.name, t.param.shape});
+    shapes.push_back({"adamw.v/" + t.param.name, t.param.shape});
+  }
+  for (const MuonTask& t : plan.muon) {
+    const std::vector<int64_t> second = t.per_row() ? std::vector<int64_t>{t.param.rows, 1}
+                                                    : std::vector<int64_t>{1, t.param.cols};
+    shapes.push_back({"muon.momentum/" + t.param.name, t.param.shape});
+    shapes.push_back({"muon.second/" + t.param.name, second});
+  }
+  return shapes;
 }
 
 }  // namespace heddle

@@ -27,6 +27,13 @@ struct StateTensor {
   int64_t begin = 0, count = 0;  // elements at data
 };
 
+// Names and shapes of all tensors of the state of a plan that has them whole.
+struct StateShape {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+std::vector<StateShape> state_shapes(const OptimPlan& plan);
+
 // What a step uses, for logs.
 struct StepValues {
   double lr_multiplier = 1.0;
@@ -65,6 +72,7 @@ class Optimizer {
   std::vector<StateTensor> state() const;
 
   const OptimPlan& plan() const { return plan_; }
+  const OptimConfig& config() const { return config_; }
 
  private:
   struct StepInput {

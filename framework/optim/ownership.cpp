@@ -5,6 +5,7 @@
 
 #include "framework/comm/communicator.h"
 #include "framework/core/error.h"
+#include "framework/model/pass_hooks.h"
 #include "framework/optim/plan.h"
 
 namespace heddle {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "framework/comm/host_communicator.h"
 #include "framework/config/check.h"
 #include "framework/config/dump.h"
 #include "framework/core/parallel_for.h"
@@ -32,18 +33,9 @@ std::string params_text(const ModelSpec& spec) {
 }
 
 std::string memory_text(const Run& run) {
-  const size_t workspace = attention_workspace_bytes(
-      run.spec, *run.attention, run.batch.micro_batch, run.spec.sequence_len, true);
-  std::vector<MemoryItem> items =
-      plan_memory(run.spec, run.batch.micro_batch, run.spec.sequence_len, true, workspace);
-  const OptimPlan optim = plan_optimizer(run.config.optim, ParamLayout(run.spec),
-                                         run.config.train.total_batch_size);
-  items.push_back({"optimizer state", static_cast<size_t>(optim.state_bytes())});
-  items.push_back({"optimizer scratch",
-                   static_cast<size_t>(optim.scratch_bytes(run.device->ops().workers()))});
   std::string text;
   size_t total = 0;
-  for (const MemoryItem& item : items) {
+  for (const MemoryItem& item : training_memory(run)) {
     text += fmt::format("  {:>10.1f} MiB {}\n", mib(item.bytes), item.kind);
     total += item.bytes;
   }
@@ -65,6 +57,32 @@ std::string batch_text(const Run& run) {
 }
 
 }  // namespace
+
+std::vector<MemoryItem> training_memory(const Run& run) {
+  const int rank = run.comm->rank(), world_size = run.comm->world_size();
+  const size_t workspace = attention_workspace_bytes(
+      run.spec, *run.attention, run.batch.micro_batch, run.spec.sequence_len, true);
+  const Ownership ownership = make_ownership(run.config, run.spec, world_size);
+  const ShardOptions shard = shard_options(run.config, world_size);
+  const OptimPlan optim = plan_optimizer(run.config.optim, ownership, shard.level, rank,
+                                         run.config.train.total_batch_size);
+  std::vector<MemoryItem> items;
+  for (const MemoryItem& item :
+       plan_memory(run.spec, run.batch.micro_batch, run.spec.sequence_len, true, workspace)) {
+    if (item.kind != "gradients") {
+      items.push_back(item);
+      continue;
+    }
+    for (const MemoryItem& g : plan_gradient_memory(shard, ownership, rank)) items.push_back(g);
+  }
+  items.push_back({"optimizer state", static_cast<size_t>(optim.state_bytes())});
+  items.push_back({"optimizer scratch",
+                   static_cast<size_t>(optim.scratch_bytes(run.device->ops().workers()))});
+  if (world_size > 1) {
+    items.push_back({"communication", static_cast<size_t>(MessageLimits{}.scratch_bytes)});
+  }
+  return items;
+}
 
 std::string describe_run(const Run& run) {
   std::string text = dump_config(run.config);

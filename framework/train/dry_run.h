@@ -3,10 +3,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "framework/train/run.h"
 
 namespace heddle {
+
+// Memory of this rank by kind, as a training run takes it.
+std::vector<MemoryItem> training_memory(const Run& run);
 
 std::string describe_run(const Run& run);
 

@@ -59,8 +59,24 @@ BatchPlan plan_batch(const TrainConfig& train, int64_t sequence_len, int rank, i
   const Share share = rank_share(plan.global_sequences, rank, world_size);
   plan.first = share.begin;
   plan.count = share.count;
-  plan.micro_batch = std::min(train.device_batch_size, std::max<int64_t>(share.count, 1));
+  const int64_t most = train.reproducible ? 1 : train.device_batch_size;
+  plan.micro_batch = std::min(most, std::max<int64_t>(share.count, 1));
   return plan;
+}
+
+ShardOptions shard_options(const Config& config, int world_size) {
+  ShardOptions options;
+  options.level = world_size == 1 ? ShardLevel::kNone : parse_shard_level(config.dist.shard);
+  options.reproducible = config.train.reproducible;
+  // Rank 0 has the largest share.
+  options.micro_steps =
+      plan_batch(config.train, config.model.sequence_len, 0, world_size).micro_steps();
+  return options;
+}
+
+Ownership make_ownership(const Config& config, const ModelSpec& spec, int world_size) {
+  constexpr double kMiB = 1024.0 * 1024.0;
+  return {spec, config.optim, world_size, static_cast<int64_t>(config.dist.bucket_mb * kMiB)};
 }
 
 void require_agreement(Communicator& comm, const std::string& what, const std::string& text) {

@@ -13,6 +13,8 @@
 #include "framework/data/dataset.h"
 #include "framework/device/device.h"
 #include "framework/model/spec.h"
+#include "framework/optim/ownership.h"
+#include "framework/optim/sharded_step.h"
 
 namespace heddle {
 
@@ -21,10 +23,14 @@ struct BatchPlan {
   int64_t global_sequences = 0;  // of one step, on all ranks
   int64_t first = 0;             // this rank's share begins here ...
   int64_t count = 0;             // ... and has this many
-  int64_t micro_batch = 0;       // sequences of a micro-step, at most
+  int64_t micro_batch = 0;       // sequences of a micro-step, at most; 1 with train.reproducible
   int64_t micro_steps() const { return (count + micro_batch - 1) / micro_batch; }
 };
 BatchPlan plan_batch(const TrainConfig& train, int64_t sequence_len, int rank, int world_size);
+
+// What dist.shard and train.reproducible ask of a job of this size. A rank alone divides nothing.
+ShardOptions shard_options(const Config& config, int world_size);
+Ownership make_ownership(const Config& config, const ModelSpec& spec, int world_size);
 
 struct Run {
   Config config;

@@ -1,5 +1,10 @@
 #include "framework/train/snapshot.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
 #include <vector>
 
 #include "framework/checkpoint/weights.h"
@@ -23,27 +28,108 @@ std::string text(const json::object& state, const char* key) {
   return v != nullptr && v->is_string() ? std::string(v->as_string()) : std::string();
 }
 
-void restore_optimizer(const TensorSet& saved, Gpt& model, Optimizer& optimizer) {
+int64_t elements(const std::vector<int64_t>& shape) {
+  int64_t n = 1;
+  for (const int64_t d : shape) n *= d;
+  return n;
+}
+
+// Elements [begin, begin + count) of a tensor of the optimizer's state, as a checkpoint has them.
+struct Slice {
+  int64_t begin = 0, count = 0;
+  const TensorSet::Tensor* tensor = nullptr;
+};
+
+// "NAME[12:24]" -> NAME and the slice; other names stand for all elements.
+std::string parse_slice(const std::string& name, Slice* slice) {
+  const size_t open = name.rfind('['), colon = name.rfind(':');
+  if (!name.ends_with(']') || open == std::string::npos || colon == std::string::npos) return name;
+  const char* end = name.data() + name.size() - 1;
+  int64_t stop = 0;
+  const auto a = std::from_chars(name.data() + open + 1, name.data() + colon, slice->begin);
+  const auto b = std::from_chars(name.data() + colon + 1, end, stop);
+  if (a.ec != std::errc() || b.ec != std::errc() || b.ptr != end ||
+      stop - slice->begin != slice->count) {
+    return name;  // refused with the unknown names
+  }
+  return name.substr(0, open);
+}
+
+using Slices = std::map<std::string, std::vector<Slice>>;
+
+// By name, ascending. Throws unless the slices of every tensor that the optimizer has make it up,
+// and there are no others.
+Slices find_slices(const TensorSet& saved, const std::vector<StateShape>& expected) {
+  Slices slices;
+  for (const auto& [name, tensor] : saved.tensors()) {
+    Slice slice{0, tensor.numel(), &tensor};
+    const std::string whole = parse_slice(name, &slice);
+    slices[whole].push_back(slice);
+  }
+  TensorSet found(saved.source());
+  for (auto& [name, list] : slices) {
+    std::sort(list.begin(), list.end(),
+              [](const Slice& a, const Slice& b) { return a.begin < b.begin; });
+    int64_t at = 0;
+    for (const Slice& s : list) {
+      if (s.begin != at) {
+        throw environment_error(
+            "checkpoint", fmt::format("{}: elements of {} from {} on are {}", saved.source(), name,
+                                      std::min(at, s.begin), s.begin > at ? "missing" : "there twice"));
+      }
+      at += s.count;
+    }
+    const bool whole = list.size() == 1 && list[0].tensor->name == name;
+    TensorSet::Tensor tensor = *list[0].tensor;
+    tensor.name = name;
+    if (!whole) tensor.shape = {at};
+    found.insert(std::move(tensor));
+  }
   std::vector<ExpectedTensor> want;
-  for (const StateTensor& t : optimizer.state()) want.push_back({t.name, t.shape});
-  expect_tensors(saved, want);
+  for (const StateShape& s : expected) {
+    const auto it = slices.find(s.name);
+    const bool whole =
+        it == slices.end() || (it->second.size() == 1 && it->second[0].tensor->name == s.name);
+    want.push_back({s.name, whole ? s.shape : std::vector<int64_t>{elements(s.shape)}});
+  }
+  expect_tensors(found, want);
+  return slices;
+}
+
+void restore_optimizer(const TensorSet& saved, Gpt& model, Optimizer& optimizer,
+                       const std::vector<StateShape>& expected) {
+  const Slices slices = find_slices(saved, expected);
   for (const StateTensor& t : optimizer.state()) {
-    const auto& tensor = saved.tensor(t.name);
-    model.device().upload(t.data, tensor.f32(), tensor.bytes);
+    for (const Slice& s : slices.at(t.name)) {
+      const int64_t begin = std::max(s.begin, t.begin);
+      const int64_t end = std::min(s.begin + s.count, t.begin + t.count);
+      if (begin >= end) continue;
+      model.device().upload(t.data + (begin - t.begin), s.tensor->f32() + (begin - s.begin),
+                            static_cast<size_t>(end - begin) * sizeof(float));
+    }
   }
 }
 
 }  // namespace
 
 CheckpointContents make_snapshot(const Gpt& model, Optimizer& optimizer, const Dataset& dataset,
-                                 const Config& config, const Position& position) {
+                                 const Config& config, const Position& position,
+                                 bool writes_state) {
   CheckpointContents contents;
   contents.step = position.step;
   for (const ParamInfo& p : model.layout().params()) {
     contents.model.push_back({p.name, p.shape, DType::kF32, model.params() + p.offset});
   }
   for (const StateTensor& t : optimizer.state()) {
-    contents.optimizer.push_back({t.name, t.shape, DType::kF32, t.data});
+    if (!writes_state) break;
+    if (t.count == elements(t.shape)) {
+      contents.optimizer.push_back({t.name, t.shape, DType::kF32, t.data});
+    } else {
+      contents.optimizer.push_back({fmt::format("{}[{}:{}]", t.name, t.begin, t.begin + t.count),
+                                    {t.count},
+                                    DType::kF32,
+                                    t.data});
+    }
   }
   contents.state = {{"sequences", position.sequences},
                     {"tokens", position.tokens},
@@ -71,7 +157,9 @@ Position restore_snapshot(const Checkpoint& checkpoint, const Dataset& dataset, 
                        "change data: back, or start from its weights with train.init_from");
   }
   load_model_weights(checkpoint.model(), model);
-  restore_optimizer(checkpoint.optimizer(), model, optimizer);
+  const OptimConfig config = optimizer.config();
+  restore_optimizer(checkpoint.optimizer(), model, optimizer,
+                    state_shapes(plan_optimizer(config, model.layout(), 1)));
   return {.step = checkpoint.step(),
           .sequences = integer(state, "sequences"),
           .tokens = integer(state, "tokens"),

@@ -24,18 +24,33 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// Of the time in which communication was under way: how much the thread spent on other work.
+double hidden_share(const StepResult& r) {
+  if (r.comm_flight_seconds <= 0) return 0;
+  return std::clamp(1 - r.comm_seconds / r.comm_flight_seconds, 0.0, 1.0);
+}
+
 constexpr double kSmoothing = 0.9;         // of the step time that ETA and tokens/s are read from
 constexpr int64_t kRecallsPerBucket = 1000;
 constexpr float kSampleTemperature = 0.8f;
 
 }  // namespace
 
-Trainer::Trainer(Run run, StopSignals& signals) : run_(std::move(run)), signals_(signals) {
+Trainer::Trainer(Run run, StopSignals& signals)
+    : run_(std::move(run)),
+      signals_(signals),
+      ownership_(make_ownership(run_.config, run_.spec, run_.comm->world_size())) {
   const Config& c = run_.config;
-  model_ = std::make_unique<Gpt>(run_.spec, *run_.device, *run_.attention, run_.batch.micro_batch,
-                                 run_.spec.sequence_len, true);
-  optimizer_ = std::make_unique<Optimizer>(c.optim, model_->layout(), c.train.num_iterations,
-                                           c.train.total_batch_size, *run_.device);
+  const ShardOptions shard = shard_options(c, run_.comm->world_size());
+  model_ = std::make_unique<Gpt>(
+      run_.spec, *run_.device, *run_.attention, run_.batch.micro_batch, run_.spec.sequence_len, true,
+      ParamPlacement{ownership_.layout(), shard.level != ShardLevel::kGradients});
+  optimizer_ = std::make_unique<Optimizer>(
+      c.optim,
+      plan_optimizer(c.optim, ownership_, shard.level, run_.comm->rank(), c.train.total_batch_size),
+      c.train.num_iterations, *run_.device);
+  sharded_ =
+      std::make_unique<ShardedStep>(shard, ownership_, *model_, *optimizer_, *run_.comm);
   const auto micro_tokens = static_cast<size_t>(run_.batch.micro_batch * run_.spec.sequence_len);
   tokens_.resize(micro_tokens);
   targets_.resize(micro_tokens);
@@ -52,7 +67,8 @@ void Trainer::load_start() {
   const std::optional<Checkpoint> resume = checkpoint_to_resume();
   if (resume) {
     position_ = restore_snapshot(*resume, *run_.dataset, *model_, *optimizer_);
-    saved_step_ = position_.step;
+    // A run that continues another's checkpoint has none of its own yet.
+    if (run_.config.train.resume == "auto") saved_step_ = position_.step;
     if (run_.chief()) log::info("resumed {} at step {}", resume->path(), position_.step);
   } else if (!run_.config.train.init_from.empty()) {
     load_model_weights(Weights::load(run_.config.train.init_from), *model_);
@@ -63,8 +79,7 @@ void Trainer::load_start() {
   open_folder(resume.has_value());
 }
 
-// One rank looks, so that all ranks take the same checkpoint or none. Opening compares every byte
-// with the manifest, so each rank does it once.
+// One rank looks and compares every byte, so that all ranks take the same checkpoint or none.
 std::optional<Checkpoint> Trainer::checkpoint_to_resume() {
   const Config& c = run_.config;
   if (c.train.resume == "never") return std::nullopt;
@@ -81,7 +96,7 @@ std::optional<Checkpoint> Trainer::checkpoint_to_resume() {
   }
   std::string path = checkpoint ? checkpoint->path() : std::string();
   run_.comm->broadcast(&path, 0);
-  if (!run_.chief() && !path.empty()) checkpoint = Checkpoint::open(path);
+  if (!run_.chief() && !path.empty()) checkpoint = Checkpoint::open(path, Verify::kSizes);
   return checkpoint;
 }
 
@@ -106,70 +121,56 @@ void Trainer::open_folder(bool resumed) {
   run_.comm->broadcast(&folder_, 0);
 }
 
-LossSum Trainer::run_micro_steps() {
+void Trainer::run_micro_steps() {
   const BatchPlan& plan = run_.batch;
   const int64_t len = run_.spec.sequence_len;
-  LossSum sum;
   for (int64_t done = 0; done < plan.count;) {
     const int64_t batch = std::min(plan.micro_batch, plan.count - done);
     for (int64_t b = 0; b < batch; ++b) {
       run_.dataset->train_sequence(position_.sequences + plan.first + done + b,
                                    tokens_.data() + b * len, targets_.data() + b * len);
     }
-    const LossSum part = model_->forward_backward(tokens_.data(), targets_.data(), batch);
-    sum.nats += part.nats;
-    sum.tokens += part.tokens;
     done += batch;
+    sharded_->begin_micro_step(done == plan.count);
+    sharded_->end_micro_step(model_->forward_backward(tokens_.data(), targets_.data(), batch));
   }
-  return sum;
-}
-
-void Trainer::reduce_gradients() {
-  if (run_.comm->world_size() == 1) return;
-  run_.device->synchronize();
-  run_.comm->all_reduce_sum(
-      std::span<float>(model_->grads(), static_cast<size_t>(model_->layout().total())));
 }
 
 StepResult Trainer::step() {
   const auto started = Clock::now();
-  model_->zero_grads();
+  const CommCounters before = run_.comm->counters();
   run_.attention->set_step(position_.step + 1);
-  const LossSum own = run_micro_steps();
+  sharded_->begin();
+  run_micro_steps();
+  const StepTotals totals = sharded_->reduce(signals_.received());
 
   StepResult result;
-  const auto reducing = Clock::now();
-  double sums[] = {own.nats, static_cast<double>(own.tokens)};
-  run_.comm->all_reduce_sum(std::span<double>(sums));
-  reduce_gradients();
-  result.comm_seconds = seconds_since(reducing);
-
-  const auto updating = Clock::now();
-  const auto grad_scale = static_cast<float>(1.0 / std::max(sums[1], 1.0));
-  result.loss = sums[0] / std::max(sums[1], 1.0);
-  result.grad_norm = optimizer_->grad_norm(model_->grads(), grad_scale);
-  // Both were reduced, so every rank sees the same values and all stop together.
+  result.stop_signal = totals.signal;
+  const double tokens = std::max(static_cast<double>(totals.tokens), 1.0);
+  const auto grad_scale = static_cast<float>(1.0 / tokens);
+  result.loss = totals.nats / tokens;
+  result.grad_norm = std::sqrt(totals.grad_squares) * static_cast<double>(grad_scale);
+  // Every rank sees the same sums, so all stop together.
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     throw numerics_error(fmt::format("step {}: the loss is {} and the gradient norm {}",
                                      position_.step + 1, result.loss, result.grad_norm),
                          "lower the rates under optim:, or resume from the last checkpoint with "
                          "train.resume=auto");
   }
-  optimizer_->step(position_.step, model_->params(), model_->grads(),
-                   optimizer_->clipped_scale(grad_scale, result.grad_norm));
-  run_.device->synchronize();
+  const auto updating = Clock::now();
+  sharded_->update(position_.step, optimizer_->clipped_scale(grad_scale, result.grad_norm));
   result.optim_seconds = seconds_since(updating);
 
   result.seconds = seconds_since(started);
+  const CommCounters& after = run_.comm->counters();
+  result.comm_seconds = after.seconds_inside - before.seconds_inside;
+  result.comm_flight_seconds = after.seconds_in_flight - before.seconds_in_flight;
+  result.comm_bytes = after.bytes_sent - before.bytes_sent;
   position_.step += 1;
   position_.sequences += run_.batch.global_sequences;
-  position_.tokens += static_cast<int64_t>(sums[1]);
+  position_.tokens += totals.tokens;
   position_.train_seconds += result.seconds;
   return result;
-}
-
-int Trainer::agreed_stop_signal() {
-  return static_cast<int>(run_.comm->all_reduce_max(static_cast<int64_t>(signals_.received())));
 }
 
 void Trainer::train() {
@@ -178,7 +179,7 @@ void Trainer::train() {
   int stop_signal = 0;
   while (position_.step < total && stop_signal == 0) {
     const StepResult result = step();
-    stop_signal = agreed_stop_signal();
+    stop_signal = result.stop_signal;
     between_steps(result, stop_signal);
   }
   if (progress_) progress_->clear();
@@ -228,6 +229,8 @@ void Trainer::report(const StepResult& result) {
                    {"train/mfu", flops * rate / peak},
                    {"train/grad_norm", result.grad_norm},
                    {"train/comm_ms", result.comm_seconds * 1e3},
+                   {"train/comm_hidden", hidden_share(result)},
+                   {"train/comm_bytes", result.comm_bytes},
                    {"train/optim_ms", result.optim_seconds * 1e3},
                    {"run/ranks", run_.comm->world_size()},
                    {"run/ranks_per_host", run_.comm->local_size()},
@@ -294,20 +297,22 @@ void Trainer::sample() {
 
 void Trainer::save(bool must) {
   if (saved_step_ == position_.step) return;
+  sharded_->wait_parameters();
+  if (run_.chief()) progress_->clear();
+  const bool writes_state =
+      run_.chief() ||
+      shard_options(run_.config, run_.comm->world_size()).level != ShardLevel::kNone;
   std::string failure;
-  if (run_.chief()) {
-    progress_->clear();
-    try {
-      const std::string path = save_checkpoint(
-          checkpoints_folder(folder_),
-          make_snapshot(*model_, *optimizer_, *run_.dataset, run_.config, position_),
-          run_.config.checkpoint.keep);
-      log::info("checkpoint {}", path);
-    } catch (const Error& e) {
-      failure = e.message() + ". " + e.remedy();
-    }
+  try {
+    const std::string path = save_checkpoint(
+        *run_.comm, checkpoints_folder(folder_),
+        make_snapshot(*model_, *optimizer_, *run_.dataset, run_.config, position_, writes_state),
+        run_.config.checkpoint.keep);
+    if (run_.chief()) log::info("checkpoint {}", path);
+  } catch (const Error& e) {
+    if (e.code() == ExitCode::kCommunication) throw;
+    failure = e.message() + ". " + e.remedy();
   }
-  run_.comm->broadcast(&failure, 0);
   if (failure.empty()) {
     saved_step_ = position_.step;
   } else if (must) {

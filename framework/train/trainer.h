@@ -1,5 +1,5 @@
-// The training loop: micro-steps, one reduction, one optimizer step, and what happens between
-// steps (evaluation, samples, checkpoints, signals).
+// The training loop: micro-steps, the sharded optimizer step, and what happens between steps
+// (evaluation, samples, checkpoints, signals).
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,8 @@
 #include "framework/checkpoint/run_folder.h"
 #include "framework/model/gpt.h"
 #include "framework/optim/optimizer.h"
+#include "framework/optim/ownership.h"
+#include "framework/optim/sharded_step.h"
 #include "framework/train/evaluate.h"
 #include "framework/train/metrics.h"
 #include "framework/train/progress.h"
@@ -25,8 +27,12 @@ struct StepResult {
   double loss = 0;  // nats per token over the global batch
   double grad_norm = 0;
   double seconds = 0;
-  double comm_seconds = 0;   // of them, inside collectives
-  double optim_seconds = 0;  // of them, gradient norm and update
+  double comm_seconds = 0;   // of them, the calling thread in communication
+  // A communication was under way, whether or not the thread noticed; bytes handed to other ranks.
+  double comm_flight_seconds = 0;
+  int64_t comm_bytes = 0;
+  double optim_seconds = 0;  // of them, update
+  int stop_signal = 0;       // that a rank had received before the update
 };
 
 class Trainer {
@@ -49,20 +55,20 @@ class Trainer {
   void load_start();
   std::optional<Checkpoint> checkpoint_to_resume();
   void open_folder(bool resumed);
-  LossSum run_micro_steps();
-  void reduce_gradients();
+  void run_micro_steps();
   void between_steps(const StepResult& result, int stop_signal);
   void report(const StepResult& result);
   void evaluate(bool final);
   void sample();
   // A failure is logged and training goes on, unless `must`: nothing would be left of the run.
   void save(bool must);
-  int agreed_stop_signal();
 
   Run run_;
   StopSignals& signals_;
+  Ownership ownership_;
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<ShardedStep> sharded_;
   Position position_;
   std::string folder_;
   std::unique_ptr<RunLock> lock_;

@@ -31,11 +31,16 @@ std::string final_checkpoint(const std::string& out, const std::string& name) {
 }
 
 void expect_same_bits(const std::string& a, const std::string& b) {
-  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(a)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const std::string file = entry.path().filename();
     const std::string left = read_text(a + "/" + file), right = read_text(b + "/" + file);
     ASSERT_FALSE(left.empty()) << a << "/" << file;
     EXPECT_TRUE(left == right) << file << " differs between " << a << " and " << b;
+    ++files;
   }
+  EXPECT_GE(files, 2) << a;
 }
 
 // Waits until the run has done `steps` steps.

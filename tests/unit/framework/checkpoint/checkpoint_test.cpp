@@ -49,7 +49,7 @@ std::string refusal(const std::string& path) {
 class CheckpointTest : public ::testing::Test {
  protected:
   std::string save(int64_t step, int64_t keep = 0, int variant = 0) {
-    return save_checkpoint(folder_, Contents(step, variant).all, keep);
+    return save_checkpoint(testing::alone(), folder_, Contents(step, variant).all, keep);
   }
   TempFolder temp_;
   std::string run_ = temp_ / "run";
@@ -87,7 +87,7 @@ TEST_F(CheckpointTest, StateKeepsDoublesAndTurnsNonFiniteIntoNull) {
   const double tricky[] = {0.1, 5e-324, 1.7976931348623157e308, -0.0, 1.0 / 3.0};
   c.all.state["tricky"] = json::array(std::begin(tricky), std::end(tricky));
   c.all.state["nested"] = json::object{{"nan", std::nan("")}, {"n", json::array{INFINITY}}};
-  save_checkpoint(folder_, c.all, 0);
+  save_checkpoint(testing::alone(), folder_, c.all, 0);
   const Checkpoint got = Checkpoint::open(run_);
   for (size_t i = 0; i < std::size(tricky); ++i) {
     const double back = got.state().at("tricky").at(i).as_double();
@@ -101,7 +101,7 @@ TEST_F(CheckpointTest, EmptyOptimizerAndEmptyTensorsAreLegal) {
   CheckpointContents c;
   c.step = 0;
   c.model = {{"none", {0, 3}, DType::kF32, nullptr}};
-  save_checkpoint(folder_, c, 1);
+  save_checkpoint(testing::alone(), folder_, c, 1);
   const Checkpoint got = Checkpoint::open(folder_);
   EXPECT_EQ(got.model().tensor("none").bytes, 0u);
   EXPECT_TRUE(got.optimizer().tensors().empty());

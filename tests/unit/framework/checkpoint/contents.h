@@ -8,8 +8,15 @@
 #include <vector>
 
 #include "framework/checkpoint/checkpoint.h"
+#include "framework/comm/self/self_communicator.h"
 
 namespace heddle::testing {
+
+// A job of one rank.
+inline Communicator& alone() {
+  static const auto comm = make_self_communicator();
+  return *comm;
+}
 
 struct Contents {
   std::vector<float> wte, lambdas, moments;

@@ -52,7 +52,7 @@ Attempt save_with(Fault fault, int at, const std::string& folder, const Contents
   const auto guard = replace_file_system(&faulty);
   Attempt a{Outcome::kSaved, "", false, ""};
   try {
-    save_checkpoint(folder, contents.all, keep);
+    save_checkpoint(testing::alone(), folder, contents.all, keep);
   } catch (const Error& e) {
     a.outcome = Outcome::kFailed;
     a.error = e.what();
@@ -72,12 +72,12 @@ void sweep(Fault fault, const Contents& next, int64_t keep, Check&& check) {
   for (;; ++at) {
     TempFolder temp;
     const std::string folder = temp / "run/checkpoints";
-    save_checkpoint(folder, Contents(10).all, keep);
+    save_checkpoint(testing::alone(), folder, Contents(10).all, keep);
     const Attempt a = save_with(fault, at, folder, next, keep);
     SCOPED_TRACE("call " + std::to_string(at) + ": " + a.call);
     check(a, folder);
     // Whatever happened, the next save works and tidies up.
-    save_checkpoint(folder, Contents(30).all, keep);
+    save_checkpoint(testing::alone(), folder, Contents(30).all, keep);
     expect_exact(Checkpoint::open(folder), 30);
     EXPECT_EQ(temporaries_in(folder), 0);
     EXPECT_EQ(static_cast<int64_t>(list_checkpoints(folder).size()), keep);
@@ -154,11 +154,11 @@ TEST(SaveFaults, FailureSaysWhatStandsAndLeavesNoTemporary) {
 TEST(SaveFaults, OrderOfCalls) {
   TempFolder temp;
   const std::string folder = temp / "run/checkpoints";
-  save_checkpoint(folder, Contents(10).all, 1);
+  save_checkpoint(testing::alone(), folder, Contents(10).all, 1);
   FaultFileSystem recorder(Fault::kOnce, 1 << 30);
   {
     const auto guard = replace_file_system(&recorder);
-    save_checkpoint(folder, Contents(20).all, 1);
+    save_checkpoint(testing::alone(), folder, Contents(20).all, 1);
   }
   std::vector<std::string> order;
   for (const std::string& call : recorder.log()) {
@@ -180,7 +180,7 @@ TEST(SaveFaults, ReadOnlyFolderIsNamed) {
   TempFolder temp;
   put_file(temp / "run", "");
   try {
-    save_checkpoint(temp / "run/checkpoints", Contents(10).all, 1);
+    save_checkpoint(testing::alone(), temp / "run/checkpoints", Contents(10).all, 1);
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::kEnvironment);
@@ -200,12 +200,12 @@ TEST(Temporaries, StaleOnesGoAndLiveOnesStay) {
   std::string holder;
   auto live = FileLock::try_acquire(folder + "/.tmp-step-000007/.writer", &holder);
   ASSERT_TRUE(live.has_value());
-  save_checkpoint(folder, Contents(10).all, 1);
+  save_checkpoint(testing::alone(), folder, Contents(10).all, 1);
   EXPECT_FALSE(fs::exists(folder + "/.tmp-step-000005"));
   EXPECT_FALSE(fs::exists(folder + "/.tmp-step-000006"));
   EXPECT_TRUE(fs::exists(folder + "/.tmp-step-000007"));
   // And a save of the very step that somebody is writing is refused.
-  EXPECT_THROW(save_checkpoint(folder, Contents(7).all, 1), Error);
+  EXPECT_THROW(save_checkpoint(testing::alone(), folder, Contents(7).all, 1), Error);
   EXPECT_TRUE(fs::exists(folder + "/.tmp-step-000007/.writer"));
   expect_exact(Checkpoint::open(folder), 10);
 }
@@ -214,14 +214,14 @@ TEST(Temporaries, StaleOnesGoAndLiveOnesStay) {
 TEST(Temporaries, SigkillDuringSaves) {
   TempFolder temp;
   const std::string folder = temp / "checkpoints";
-  save_checkpoint(folder, Contents(1).all, 2);
+  save_checkpoint(testing::alone(), folder, Contents(1).all, 2);
   int64_t last = 1;
   for (int round = 0; round < 10; ++round) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      for (int64_t step = last + 1;; ++step) save_checkpoint(folder, Contents(step).all, 2);
+      for (int64_t step = last + 1;; ++step) save_checkpoint(testing::alone(), folder, Contents(step).all, 2);
     }
     // Ends in the middle of some save: which one differs from round to round.
     const auto newest_step = [&] {

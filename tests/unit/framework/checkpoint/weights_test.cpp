@@ -29,7 +29,7 @@ std::string mismatch(const TensorSet& got, const std::vector<ExpectedTensor>& wa
 TEST(Weights, FromACheckpoint) {
   TempFolder temp;
   const Contents contents(20);
-  const std::string path = save_checkpoint(temp.path(), contents.all, 1);
+  const std::string path = save_checkpoint(testing::alone(), temp.path(), contents.all, 1);
   const Weights w = Weights::load(path);
   EXPECT_EQ(w.tensors().size(), 2u);
   EXPECT_TRUE(testing::same(w, contents.all.model[0]));
@@ -37,7 +37,7 @@ TEST(Weights, FromACheckpoint) {
 
 TEST(Weights, OutliveWhatTheyWereMovedFrom) {
   TempFolder temp;
-  save_checkpoint(temp.path(), Contents(20).all, 1);
+  save_checkpoint(testing::alone(), temp.path(), Contents(20).all, 1);
   Weights a = Weights::load(temp.path());
   const Weights b = std::move(a);
   EXPECT_TRUE(testing::same(b, Contents(20).all.model[0]));

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "tests/unit/framework/device/support.h"
 
 namespace heddle::testing {
@@ -41,6 +43,49 @@ TEST_P(Elementwise, Relu2) {
       ASSERT_EQ(a[i], r * r);
       ASSERT_NEAR(da[i], 2.0 * r * weight[i], 3e-7 * std::abs(2.0 * r * weight[i]));
     }
+  }
+}
+
+// Values of very different sizes, in every order: the same bits, and the right sum.
+TEST_P(Elementwise, ExactSumsDoNotDependOnTheOrder) {
+  constexpr int64_t kElements = 2051;
+  constexpr int kValues = 24;
+  std::vector<Floats> values;
+  for (int k = 0; k < kValues; ++k) {
+    values.push_back(noise(kElements, "value " + std::to_string(k),
+                           std::ldexp(1.0f, 5 * (k % 12) - 45)));
+  }
+  Doubles want(kElements);
+  for (const Floats& v : values) {
+    for (int64_t i = 0; i < kElements; ++i) want[i] += v[i];
+  }
+  Floats first;
+  for (const int stride : {1, 5, 7, 23}) {
+    Doubles high(kElements), low(kElements);
+    for (int k = 0; k < kValues; ++k) {
+      Floats x = values[k * stride % kValues];
+      ops_.add_exact(x.data(), high.data(), low.data(), kElements);
+      EXPECT_EQ(x, Floats(kElements, 0.0f));
+    }
+    Floats sum(kElements);
+    ops_.round_exact(high.data(), low.data(), sum.data(), kElements);
+    if (first.empty()) first = sum;
+    EXPECT_EQ(std::memcmp(sum.data(), first.data(), kElements * sizeof(float)), 0);
+  }
+  for (int64_t i = 0; i < kElements; ++i) {
+    ASSERT_NEAR(first[i], want[i], 6e-8 * std::abs(want[i]) + kValues * std::ldexp(1.0, -65));
+  }
+}
+
+TEST_P(Elementwise, ExactSumsRefuseWhatTheyCannotHold) {
+  for (const float bad : {32768.0f, -1e30f, INFINITY, NAN}) {
+    Floats x = {1.0f, bad, 32767.0f};
+    Doubles high(3), low(3);
+    ops_.add_exact(x.data(), high.data(), low.data(), 3);
+    ops_.round_exact(high.data(), low.data(), x.data(), 3);
+    EXPECT_EQ(x[0], 1.0f);
+    EXPECT_TRUE(std::isnan(x[1])) << bad;
+    EXPECT_EQ(x[2], 32767.0f);
   }
 }
 

@@ -13,7 +13,8 @@ namespace heddle::testing {
 
 class EveryOp {
  public:
-  EveryOp() : tokens_(kN), targets_(kN), index_memory_(3 * kN + kVocab + 2), prev_pos_(kBatch, 5) {
+  EveryOp() : tokens_(kN), targets_(kN), index_memory_(3 * kN + kVocab + 2), prev_pos_(kBatch, 5),
+        high_(kN * kC), low_(kN * kC) {
     Rng rng(11, "every op");
     for (auto& id : tokens_) id = static_cast<int32_t>(rng.below(kVocab));
     for (auto& id : targets_) id = static_cast<int32_t>(rng.below(kVocab));
@@ -54,6 +55,8 @@ class EveryOp {
     ops.embed_norm_backward(z, x, s, index, dtable);
     ops.add(z, y, kN * kC);
     ops.copy(y, z, kN * kC);
+    ops.add_exact(y, high_.data(), low_.data(), kN * kC);
+    ops.round_exact(high_.data(), low_.data(), y, kN * kC);
     s[0] = static_cast<float>(ops.sum_squares(g, kVocab * kC));
     ops.adamw({0.01f, 0.8f, 0.9f, 1e-8f, 0.1f, 3, 0.5f}, g, w, m_.data(), v_.data(), kVocab * kC);
     auto muon = [&](int64_t i, int) {
@@ -89,6 +92,7 @@ class EveryOp {
   }
 
   std::vector<int32_t> tokens_, targets_, index_memory_, prev_pos_;
+  std::vector<double> high_, low_;
   std::vector<float> x_, y_, z_, h_, s_, w_, g_, m_, v_, scratch_;
 };
 
