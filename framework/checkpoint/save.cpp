@@ -65,8 +65,8 @@ ManifestFile write_state(const std::string& folder, const CheckpointContents& co
 std::vector<ManifestFile> write_part(const std::string& folder, const CheckpointContents& contents,
                                      int rank, int world_size) {
   std::vector<ManifestFile> files;
-  if (rank == 0) files.push_back(write_tensors(folder, "model", "model.safetensors",
-                                               contents.model));
+  if (rank == 0)
+    files.push_back(write_tensors(folder, "model", "model.safetensors", contents.model));
   if (world_size == 1) {
     files.push_back(
         write_tensors(folder, "optimizer", "optimizer.safetensors", contents.optimizer));
@@ -87,8 +87,9 @@ void write_manifest(const std::string& folder, int64_t step, std::vector<Manifes
   for (const ManifestFile& file : manifest.files) {
     if (path_exists(folder + "/" + file.name)) continue;
     throw environment_error("checkpoint",
-                            folder + "/" + file.name + " was written by another rank and is not "
-                                                       "visible to rank 0",
+                            folder + "/" + file.name +
+                                " was written by another rank and is not "
+                                "visible to rank 0",
                             "set log.dir to a folder on a file system that all ranks share");
   }
   write_text(folder + "/" + kManifestName, manifest.text());
@@ -241,8 +242,7 @@ class Save {
 
   std::string write() {
     std::string lines;
-    for (const auto& file :
-         write_part(temporary_, contents_, comm_.rank(), comm_.world_size())) {
+    for (const auto& file : write_part(temporary_, contents_, comm_.rank(), comm_.world_size())) {
       lines += file.text() + "\n";
     }
     if (!chief()) file_system().sync_directory(temporary_);

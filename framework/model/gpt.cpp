@@ -93,8 +93,8 @@ Gpt::Gpt(const ModelSpec& spec, Device& device, AttentionHost& attention, int64_
   host_rows_.resize(static_cast<size_t>(acts_.rows));
 }
 
-// Views that point into the weights at first, to learn each pointer's offset; then at the gradients,
-// or nowhere until they are placed.
+// Views that point into the weights at first, to learn each pointer's offset; then at the
+// gradients, or nowhere until they are placed.
 void Gpt::point_gradients() {
   grads_ = params_;
   const auto add = [this](float*& pointer) {

@@ -61,7 +61,8 @@ class Gpt {
   int64_t max_batch() const { return max_batch_; }
   int64_t seq_len() const { return seq_len_; }
   bool training() const { return training_; }
-  // Flat device buffers of layout().total() floats; grads() is nullptr without gradients of its own.
+  // Flat device buffers of layout().total() floats; grads() is nullptr without gradients of its
+  // own.
   float* params() const { return static_cast<float*>(weights_.get()); }
   float* grads() const { return static_cast<float*>(gradients_.get()); }
   std::vector<MemoryItem> memory_report() const;

@@ -54,8 +54,7 @@ void Optimizer::step(int64_t iteration, float* params, const float* grads, float
   step_muon(iteration, params, grads, grad_scale, [] {});
 }
 
-void Optimizer::step_adamw(int64_t iteration, float* params, const float* grads,
-                           float grad_scale) {
+void Optimizer::step_adamw(int64_t iteration, float* params, const float* grads, float grad_scale) {
   const StepInput in = {iteration, values(iteration), params, grads, grad_scale};
   for (const AdamWTask& task : plan_.adamw) update(task, in);
 }
@@ -100,8 +99,8 @@ void Optimizer::update(const MuonTask& task, int worker, const StepInput& in) {
   const MuonScratch scratch = {base, base + plan_.matrix_scratch, grams,
                                grams + plan_.gram_scratch};
   muon_update(device_.ops(), step, task.param.rows, task.param.cols, in.grads + task.grad,
-              in.params + task.param.offset, f32(momentum_) + task.momentum, f32(second_) + task.second,
-              scratch);
+              in.params + task.param.offset, f32(momentum_) + task.momentum,
+              f32(second_) + task.second, scratch);
 }
 
 std::vector<StateTensor> Optimizer::state() const {
@@ -130,8 +129,8 @@ std::vector<StateShape> state_shapes(const OptimPlan& plan) {
     shapes.push_back({"adamw.v/" + t.param.name, t.param.shape});
   }
   for (const MuonTask& t : plan.muon) {
-    const std::vector<int64_t> second = t.per_row() ? std::vector<int64_t>{t.param.rows, 1}
-                                                    : std::vector<int64_t>{1, t.param.cols};
+    const std::vector<int64_t> second =
+        t.per_row() ? std::vector<int64_t>{t.param.rows, 1} : std::vector<int64_t>{1, t.param.cols};
     shapes.push_back({"muon.momentum/" + t.param.name, t.param.shape});
     shapes.push_back({"muon.second/" + t.param.name, second});
   }

@@ -58,9 +58,9 @@ class Optimizer {
   // not finite is the caller's to refuse.
   float clipped_scale(float grad_scale, double norm) const;
 
-  // params <- update with grad_scale * grads; grads is what the plan's offsets count from. The state depends on the number of steps only through
-  // `iteration`, so a resumed run continues by passing the next one. Same bits for every number of
-  // threads. Allocates nothing.
+  // params <- update with grad_scale * grads; grads is what the plan's offsets count from. The
+  // state depends on the number of steps only through `iteration`, so a resumed run continues by
+  // passing the next one. Same bits for every number of threads. Allocates nothing.
   void step(int64_t iteration, float* params, const float* grads, float grad_scale);
   // Its two halves: AdamW's parameters, then Muon's. `between` is called on the calling thread
   // every now and then.

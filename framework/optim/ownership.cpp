@@ -11,7 +11,7 @@
 namespace heddle {
 namespace {
 
-constexpr int64_t kAlign = 16;         // elements: owners share no cache line
+constexpr int64_t kAlign = 16;           // elements: owners share no cache line
 constexpr int64_t kChunksOfSplit = 512;  // a split tensor has about this many chunks
 
 int64_t align(int64_t n) {

@@ -2,7 +2,8 @@
 // state and updates them. One map for every dist.shard level, a function of the model, the
 // optimizer and the number of ranks alone.
 //
-// - A unit is what one rank owns whole: c_q, c_k and c_v of a layer, or one other matrix of a block,
+// - A unit is what one rank owns whole: c_q, c_k and c_v of a layer, or one other matrix of a
+// block,
 //   or one lambda tensor or gate. Matrices go to the ranks by the cost of their update, heaviest
 //   first, each to the rank with the least so far (the lowest of equals).
 // - wte, lm_head and value embeddings are split evenly over the ranks, at multiples of a chunk that
@@ -35,8 +36,8 @@ struct Bucket {
   int64_t begin = 0;  // in the flat buffer
   int64_t size = 0;
   std::vector<int64_t> counts;  // per rank, in rank order
-  // Parts of the model (pass_hooks.h): backward first adds to the bucket in `opens` and is done with
-  // it after `closes`, which is also where forward reads it first.
+  // Parts of the model (pass_hooks.h): backward first adds to the bucket in `opens` and is done
+  // with it after `closes`, which is also where forward reads it first.
   int64_t opens = 0, closes = 0;
   bool split = false;  // one tensor, cut between ranks
 };

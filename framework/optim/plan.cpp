@@ -151,11 +151,10 @@ OptimPlan plan_optimizer(const OptimConfig& config, const Ownership& ownership, 
   for (const Piece& piece : ownership.pieces()) {
     if (piece.rank == rank) own.push_back(piece);
   }
-  return make_plan(config, ownership.layout(), total_batch_size, own,
-                   [&](const Piece&, int64_t flat) {
-                     return level == ShardLevel::kGradients ? ownership.shard_offset(rank, flat)
-                                                            : flat;
-                   });
+  return make_plan(
+      config, ownership.layout(), total_batch_size, own, [&](const Piece&, int64_t flat) {
+        return level == ShardLevel::kGradients ? ownership.shard_offset(rank, flat) : flat;
+      });
 }
 
 }  // namespace heddle

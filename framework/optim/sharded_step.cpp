@@ -147,11 +147,9 @@ void ShardedStep::plan_norm() {
     const size_t place = next[static_cast<size_t>(p.rank)]++;
     norm_places_.push_back(place);
     if (p.rank != comm_.rank()) continue;
-    const int64_t flat =
-        own_.layout().params()[static_cast<size_t>(p.param)].offset + p.begin;
-    const int64_t offset = options_.level == ShardLevel::kGradients
-                               ? own_.shard_offset(comm_.rank(), flat)
-                               : flat;
+    const int64_t flat = own_.layout().params()[static_cast<size_t>(p.param)].offset + p.begin;
+    const int64_t offset =
+        options_.level == ShardLevel::kGradients ? own_.shard_offset(comm_.rank(), flat) : flat;
     norm_parts_.push_back({offset, p.count, place});
   }
 }

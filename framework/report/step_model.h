@@ -10,6 +10,7 @@
 
 #include "framework/model/params.h"
 #include "framework/model/spec.h"
+#include "framework/optim/ownership.h"
 #include "framework/report/collective.h"
 #include "framework/report/device_spec.h"
 
@@ -23,8 +24,6 @@ struct Segment {
 // Elements add up to the model's parameters, flops to flops_per_token().
 std::vector<Segment> model_segments(const ModelSpec& spec, const ParamLayout& layout);
 
-// What is sharded: nothing, optimizer state, or gradients as well.
-enum class ShardLevel { kNone, kOptimizer, kGradients };
 inline constexpr ShardLevel kShardLevels[] = {ShardLevel::kNone, ShardLevel::kOptimizer,
                                               ShardLevel::kGradients};
 std::string_view shard_name(ShardLevel level);  // as dist.shard spells it

@@ -13,7 +13,9 @@
 namespace heddle {
 namespace {
 
-double mib(size_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); }
+double mib(size_t bytes) {
+  return static_cast<double>(bytes) / (1024.0 * 1024.0);
+}
 
 std::string windows_text(const ModelSpec& spec) {
   std::string text;
@@ -40,6 +42,14 @@ std::string memory_text(const Run& run) {
     total += item.bytes;
   }
   return text + fmt::format("  {:>10.1f} MiB together\n", mib(total));
+}
+
+std::string communication_text(const Run& run) {
+  const int world_size = run.comm->world_size();
+  const Ownership ownership = make_ownership(run.config, run.spec, world_size);
+  return fmt::format("  {} bytes handed to other ranks a step, in {} buckets (dist.shard {})\n",
+                     step_bytes(shard_options(run.config, world_size), ownership, run.comm->rank()),
+                     ownership.buckets().size(), run.config.dist.shard);
 }
 
 std::string batch_text(const Run& run) {
@@ -76,8 +86,8 @@ std::vector<MemoryItem> training_memory(const Run& run) {
     for (const MemoryItem& g : plan_gradient_memory(shard, ownership, rank)) items.push_back(g);
   }
   items.push_back({"optimizer state", static_cast<size_t>(optim.state_bytes())});
-  items.push_back({"optimizer scratch",
-                   static_cast<size_t>(optim.scratch_bytes(run.device->ops().workers()))});
+  items.push_back(
+      {"optimizer scratch", static_cast<size_t>(optim.scratch_bytes(run.device->ops().workers()))});
   if (world_size > 1) {
     items.push_back({"communication", static_cast<size_t>(MessageLimits{}.scratch_bytes)});
   }
@@ -94,6 +104,7 @@ std::string describe_run(const Run& run) {
   text += fmt::format("\nFLOPs per token: {:.0f}\n", flops_per_token(run.spec));
   text += "\nbatch\n" + batch_text(run);
   text += "\nmemory of a rank\n" + memory_text(run);
+  text += "\ncommunication of a rank\n" + communication_text(run);
   text += "\nattention\n" + run.attention->explain();
   for (const std::string& warning : config_warnings(run.config)) text += "\nwarning: " + warning;
   return text + "\n";

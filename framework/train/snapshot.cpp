@@ -74,8 +74,9 @@ Slices find_slices(const TensorSet& saved, const std::vector<StateShape>& expect
     for (const Slice& s : list) {
       if (s.begin != at) {
         throw environment_error(
-            "checkpoint", fmt::format("{}: elements of {} from {} on are {}", saved.source(), name,
-                                      std::min(at, s.begin), s.begin > at ? "missing" : "there twice"));
+            "checkpoint",
+            fmt::format("{}: elements of {} from {} on are {}", saved.source(), name,
+                        std::min(at, s.begin), s.begin > at ? "missing" : "there twice"));
       }
       at += s.count;
     }
@@ -147,9 +148,9 @@ Position restore_snapshot(const Checkpoint& checkpoint, const Dataset& dataset, 
   const ModelSpec saved = spec_from_json(state.at("model"), checkpoint.path() + "/state.json");
   const std::string difference = spec_difference(saved, model.spec());
   if (!difference.empty()) {
-    throw config_error("cannot resume " + checkpoint.path() + ": it holds another model\n" +
-                           difference,
-                       "change model: back, or start a new run with another log.name");
+    throw config_error(
+        "cannot resume " + checkpoint.path() + ": it holds another model\n" + difference,
+        "change model: back, or start a new run with another log.name");
   }
   if (text(state, "data") != dataset.fingerprint()) {
     throw config_error("cannot resume " + checkpoint.path() +
@@ -172,8 +173,7 @@ void load_model_weights(const TensorSet& weights, Gpt& model) {
   expect_tensors(weights, want);
   for (const ParamInfo& p : model.layout().params()) {
     const std::vector<float> values = weights.tensor(p.name).to_f32();
-    model.device().upload(model.params() + p.offset, values.data(),
-                          values.size() * sizeof(float));
+    model.device().upload(model.params() + p.offset, values.data(), values.size() * sizeof(float));
   }
 }
 

@@ -24,11 +24,11 @@ struct Position {
 // What this rank writes; tensors point into the model and the optimizer. `writes_state`: false on
 // ranks whose optimizer state another rank has as well.
 CheckpointContents make_snapshot(const Gpt& model, Optimizer& optimizer, const Dataset& dataset,
-                                 const Config& config, const Position& position,
-                                 bool writes_state);
+                                 const Config& config, const Position& position, bool writes_state);
 
-// Puts a checkpoint back, of whatever number of ranks: each rank reads what its optimizer keeps. Throws heddle::Error (config) when it holds another model, other data or
-// another optimizer than the configuration asks for, naming what differs.
+// Puts a checkpoint back, of whatever number of ranks: each rank reads what its optimizer keeps.
+// Throws heddle::Error (config) when it holds another model, other data or another optimizer than
+// the configuration asks for, naming what differs.
 Position restore_snapshot(const Checkpoint& checkpoint, const Dataset& dataset, Gpt& model,
                           Optimizer& optimizer);
 

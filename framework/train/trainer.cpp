@@ -30,7 +30,7 @@ double hidden_share(const StepResult& r) {
   return std::clamp(1 - r.comm_seconds / r.comm_flight_seconds, 0.0, 1.0);
 }
 
-constexpr double kSmoothing = 0.9;         // of the step time that ETA and tokens/s are read from
+constexpr double kSmoothing = 0.9;  // of the step time that ETA and tokens/s are read from
 constexpr int64_t kRecallsPerBucket = 1000;
 constexpr float kSampleTemperature = 0.8f;
 
@@ -43,14 +43,13 @@ Trainer::Trainer(Run run, StopSignals& signals)
   const Config& c = run_.config;
   const ShardOptions shard = shard_options(c, run_.comm->world_size());
   model_ = std::make_unique<Gpt>(
-      run_.spec, *run_.device, *run_.attention, run_.batch.micro_batch, run_.spec.sequence_len, true,
-      ParamPlacement{ownership_.layout(), shard.level != ShardLevel::kGradients});
+      run_.spec, *run_.device, *run_.attention, run_.batch.micro_batch, run_.spec.sequence_len,
+      true, ParamPlacement{ownership_.layout(), shard.level != ShardLevel::kGradients});
   optimizer_ = std::make_unique<Optimizer>(
       c.optim,
       plan_optimizer(c.optim, ownership_, shard.level, run_.comm->rank(), c.train.total_batch_size),
       c.train.num_iterations, *run_.device);
-  sharded_ =
-      std::make_unique<ShardedStep>(shard, ownership_, *model_, *optimizer_, *run_.comm);
+  sharded_ = std::make_unique<ShardedStep>(shard, ownership_, *model_, *optimizer_, *run_.comm);
   const auto micro_tokens = static_cast<size_t>(run_.batch.micro_batch * run_.spec.sequence_len);
   tokens_.resize(micro_tokens);
   targets_.resize(micro_tokens);
@@ -112,10 +111,9 @@ void Trainer::open_folder(bool resumed) {
     lock_ = std::make_unique<RunLock>(folder_);
     log::add_file(folder_ + "/log.txt");
     write_file_atomically(folder_ + "/config.yaml", dump_config(c));
-    metrics_ = std::make_unique<MetricsFile>(folder_ + "/metrics.jsonl",
-                                             resumed ? position_.step : 0);
-    progress_ = std::make_unique<Progress>(c.log.every,
-                                           run_.launch.launcher == Launcher::kSingle);
+    metrics_ =
+        std::make_unique<MetricsFile>(folder_ + "/metrics.jsonl", resumed ? position_.step : 0);
+    progress_ = std::make_unique<Progress>(c.log.every, run_.launch.launcher == Launcher::kSingle);
     log::info("run folder {}", folder_);
   }
   run_.comm->broadcast(&folder_, 0);
@@ -214,7 +212,8 @@ void Trainer::report(const StepResult& result) {
   smooth_seconds_ = smooth_seconds_ == 0
                         ? result.seconds
                         : kSmoothing * smooth_seconds_ + (1 - kSmoothing) * result.seconds;
-  const auto step_tokens = static_cast<double>(run_.batch.global_sequences * run_.spec.sequence_len);
+  const auto step_tokens =
+      static_cast<double>(run_.batch.global_sequences * run_.spec.sequence_len);
   const double rate = step_tokens / result.seconds;
   const double flops = flops_per_token(run_.spec);
   const double peak = peak_flops_ * run_.comm->world_size();
@@ -246,8 +245,8 @@ void Trainer::report(const StepResult& result) {
                    .lr_multiplier = lr_multiplier,
                    .tokens_per_second = smooth_rate,
                    .mfu = flops * smooth_rate / peak,
-                   .seconds_left = smooth_seconds_ * static_cast<double>(c.train.num_iterations -
-                                                                         position_.step)});
+                   .seconds_left = smooth_seconds_ *
+                                   static_cast<double>(c.train.num_iterations - position_.step)});
 }
 
 void Trainer::evaluate(bool final) {
@@ -259,11 +258,11 @@ void Trainer::evaluate(bool final) {
   last_bits_per_byte_ = e.bits_per_byte;
   if (!run_.chief()) return;
 
-  json::object line{{"step", position_.step},
-                    {"val/loss", e.loss},
-                    {"val/tokens", e.tokens},
-                    {"memory/peak_rss_gib",
-                     static_cast<double>(peak_resident_bytes()) / (1024.0 * 1024 * 1024)}};
+  json::object line{
+      {"step", position_.step},
+      {"val/loss", e.loss},
+      {"val/tokens", e.tokens},
+      {"memory/peak_rss_gib", static_cast<double>(peak_resident_bytes()) / (1024.0 * 1024 * 1024)}};
   if (e.bits_per_byte > 0) line["val/bpb"] = e.bits_per_byte;
   if (recall) {
     json::array buckets;

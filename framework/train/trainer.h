@@ -27,7 +27,7 @@ struct StepResult {
   double loss = 0;  // nats per token over the global batch
   double grad_norm = 0;
   double seconds = 0;
-  double comm_seconds = 0;   // of them, the calling thread in communication
+  double comm_seconds = 0;  // of them, the calling thread in communication
   // A communication was under way, whether or not the thread noticed; bytes handed to other ranks.
   double comm_flight_seconds = 0;
   int64_t comm_bytes = 0;

@@ -47,9 +47,13 @@ TEST(Sharding, TwentyStepsFromGoldenParametersAgreeForOneToFourRanks) {
 TEST(Sharding, RecallRunAgreesForTheFirstThreeSteps) {
   TempFolder folder;
   const auto args = [&](int ranks) {
-    return Args{"train", HEDDLE_SOURCE_DIR "/configs/runs/recall_cpu.yaml",
-                "train.num_iterations=3", "train.sample_tokens=0", "checkpoint.at_end=false",
-                "train.eval_tokens=256", "log.dir=" + folder.path(),
+    return Args{"train",
+                HEDDLE_SOURCE_DIR "/configs/runs/recall_cpu.yaml",
+                "train.num_iterations=3",
+                "train.sample_tokens=0",
+                "checkpoint.at_end=false",
+                "train.eval_tokens=256",
+                "log.dir=" + folder.path(),
                 "log.name=ranks" + std::to_string(ranks)};
   };
   const CommandResult alone = run_heddle(args(1));
@@ -72,13 +76,14 @@ TEST(Sharding, MicroBatchSizeDoesNotMatter) {
 
 TEST(Sharding, WorldSizeWithoutCommunicatorIsRefused) {
   TempFolder folder;
-  const CommandResult r = run_heddle(golden_args(folder.path(), 1),
-                                     {{"RANK", "1"},
-                                      {"WORLD_SIZE", "2"},
-                                      {"LOCAL_RANK", "1"},
-                                      {"LOCAL_WORLD_SIZE", "2"},
-                                      {"MASTER_ADDR", "127.0.0.1"},
-                                      {"MASTER_PORT", "29500"}});
+  Args args = golden_args(folder.path(), 1);
+  args.push_back("dist.backend=self");
+  const CommandResult r = run_heddle(args, {{"RANK", "1"},
+                                            {"WORLD_SIZE", "2"},
+                                            {"LOCAL_RANK", "1"},
+                                            {"LOCAL_WORLD_SIZE", "2"},
+                                            {"MASTER_ADDR", "127.0.0.1"},
+                                            {"MASTER_PORT", "29500"}});
   EXPECT_EQ(r.exit_code, 6) << r.err;
   EXPECT_NE(r.err.find("WORLD_SIZE"), std::string::npos) << r.err;
 }
@@ -86,15 +91,20 @@ TEST(Sharding, WorldSizeWithoutCommunicatorIsRefused) {
 TEST(Sharding, RanksWithDifferentConfigurationsAreRefused) {
   TempFolder folder;
   const auto rank = [&](const char* lr) {
-    return Args{"-n", "1", heddle_path(), "train", HEDDLE_SOURCE_DIR "/tests/e2e/sssl_gqa.yaml",
-                std::string("optim.matrix_lr=") + lr, "log.dir=" + folder.path()};
+    return Args{"-n",
+                "1",
+                heddle_path(),
+                "train",
+                HEDDLE_SOURCE_DIR "/tests/e2e/sssl_gqa.yaml",
+                std::string("optim.matrix_lr=") + lr,
+                "log.dir=" + folder.path()};
   };
   Args argv{"mpirun", "--oversubscribe", "--bind-to", "none"};
   for (const std::string& a : rank("0.02")) argv.push_back(a);
   argv.push_back(":");
   for (const std::string& a : rank("0.03")) argv.push_back(a);
-  const CommandResult r = run_command(
-      argv, {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  const CommandResult r =
+      run_command(argv, {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
   EXPECT_EQ(r.exit_code, 6) << r.err;
   EXPECT_NE(r.err.find("ranks disagree on version and configuration"), std::string::npos) << r.err;
 }

@@ -73,7 +73,8 @@ Config everything_changed() {
              .seed = 0,
              .resume = "runs/x/checkpoints/step-5",
              .init_from = "true",
-             .peak_flops = 1.6e11};
+             .peak_flops = 1.6e11,
+             .reproducible = true};
   c.optim = {.kind = "adamw",
              .schedule = "cosine",
              .unembedding_lr = 1e-5,
@@ -102,7 +103,9 @@ Config everything_changed() {
             .local_size = 2,
             .master_addr = "fd00::1",
             .master_port = 29501,
-            .interface = "eth0"};
+            .interface = "eth0",
+            .shard = "none",
+            .bucket_mb = 0.5};
   c.checkpoint = {.every = 10, .keep = 5, .at_end = false};
   c.log = {.name = "2024", .dir = "/var/runs", .every = 1};
   c.plan = {.nodes = 2, .ranks_per_node = 8, .device = "h100"};

@@ -52,8 +52,8 @@ TEST_P(Elementwise, ExactSumsDoNotDependOnTheOrder) {
   constexpr int kValues = 24;
   std::vector<Floats> values;
   for (int k = 0; k < kValues; ++k) {
-    values.push_back(noise(kElements, "value " + std::to_string(k),
-                           std::ldexp(1.0f, 5 * (k % 12) - 45)));
+    values.push_back(
+        noise(kElements, "value " + std::to_string(k), std::ldexp(1.0f, 5 * (k % 12) - 45)));
   }
   Doubles want(kElements);
   for (const Floats& v : values) {

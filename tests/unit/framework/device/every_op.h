@@ -13,8 +13,13 @@ namespace heddle::testing {
 
 class EveryOp {
  public:
-  EveryOp() : tokens_(kN), targets_(kN), index_memory_(3 * kN + kVocab + 2), prev_pos_(kBatch, 5),
-        high_(kN * kC), low_(kN * kC) {
+  EveryOp()
+      : tokens_(kN),
+        targets_(kN),
+        index_memory_(3 * kN + kVocab + 2),
+        prev_pos_(kBatch, 5),
+        high_(kN * kC),
+        low_(kN * kC) {
     Rng rng(11, "every op");
     for (auto& id : tokens_) id = static_cast<int32_t>(rng.below(kVocab));
     for (auto& id : targets_) id = static_cast<int32_t>(rng.below(kVocab));
