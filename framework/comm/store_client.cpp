@@ -246,7 +246,8 @@ class StoreClient::Impl {
         }
         if (failure->kind == Kind::kRefused) return false;
         if (problem.empty()) problem = failure->message;
-        tried.push_back(fmt::format("{} ({})", address, problem));
+        const char* whose = is_own_address(address) ? "this host: " : "";
+        tried.push_back(fmt::format("{} ({}{})", address, whose, problem));
       }
     }
     if (unresolved == endpoints_.size()) {

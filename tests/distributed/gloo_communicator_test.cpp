@@ -1,5 +1,5 @@
-// Runs under heddle launch or torchrun: gloo_communicator_test [abort | frozen]; under mpirun:
-// gloo_communicator_test bits. Exit code 0 when all checks pass, 6 where a rank fails.
+// Runs under heddle launch or torchrun: gloo_communicator_test [abort | frozen | meet]; under
+// mpirun: gloo_communicator_test bits. Exit code 0 when all checks pass, 6 where a rank fails.
 #include "framework/comm/gloo/gloo_communicator.h"
 
 #include <gmock/gmock.h>
@@ -78,23 +78,14 @@ TEST(GlooCommunicator, StoreIsShared) {
   comm->barrier();
 }
 
-int fail_as_main_does(Communicator& comm) {
-  try {
-    for (int i = 0; i < 3; ++i) comm.barrier();
-  } catch (const Error& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    abort_job(static_cast<int>(e.code()));
-  }
-  return 0;
-}
-
 // The last rank ends, or freezes until the others have given up on it.
 int abort_one_rank(Communicator& comm, bool freeze) {
   if (comm.rank() == comm.world_size() - 1) {
     if (!freeze) abort_job(6);
     raise(SIGSTOP);
   }
-  return fail_as_main_does(comm);
+  for (int i = 0; i < 3; ++i) comm.barrier();
+  return 0;
 }
 
 // The same sums over both backends.
@@ -125,15 +116,16 @@ int compare_with_mpi() {
 }  // namespace
 }  // namespace heddle
 
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode == "bits") return heddle::compare_with_mpi();
-  heddle::DistConfig config;
-  config.timeout_s = mode == "frozen" ? 2.0 : 60.0;
-  heddle::rendezvous = heddle::meet(config, heddle::launch());
-  const auto comm = heddle::make_gloo_communicator(heddle::rendezvous, heddle::launch());
-  if (mode == "abort" || mode == "frozen") return heddle::abort_one_rank(*comm, mode == "frozen");
+namespace heddle {
+namespace {
+
+int run(const std::string& mode) {
+  if (mode == "bits") return compare_with_mpi();
+  DistConfig config;
+  config.timeout_s = mode == "frozen" ? 2.0 : mode == "meet" ? 10.0 : 60.0;
+  rendezvous = meet(config, launch());
+  const auto comm = make_gloo_communicator(rendezvous, launch());
+  if (mode == "abort" || mode == "frozen") return abort_one_rank(*comm, mode == "frozen");
   if (comm->rank() != 0) {
     auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
@@ -142,4 +134,17 @@ int main(int argc, char** argv) {
   if (failed != 0 && comm->rank() == 0) std::fprintf(stderr, "some rank failed\n");
   comm->finish();
   return static_cast<int>(failed);
+}
+
+}  // namespace
+}  // namespace heddle
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  try {
+    return heddle::run(argc > 1 ? argv[1] : "");
+  } catch (const heddle::Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    heddle::abort_job(static_cast<int>(e.code()));
+  }
 }

@@ -391,7 +391,7 @@ TEST(Store, NobodyThere) {
   });
   EXPECT_EQ(e.kind(), Kind::kUnreachable);
   EXPECT_THAT(e.what(),
-              AllOf(HasSubstr("127.0.0.1 (Connection refused)"), HasSubstr(std::to_string(port)),
+              AllOf(HasSubstr("127.0.0.1 (this host: Connection refused)"), HasSubstr(std::to_string(port)),
                     HasSubstr(host_name()), HasSubstr("firewall")));
 }
 
