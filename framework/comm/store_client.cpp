@@ -1,19 +1,16 @@
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <boost/asio.hpp>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <random>
 #include <unordered_map>
 
-#include "framework/comm/net.h"
 #include "framework/comm/service_thread.h"
 #include "framework/comm/store.h"
+#include "framework/comm/store_connector.h"
 #include "framework/comm/store_wire.h"
 
 namespace heddle {
@@ -34,35 +31,6 @@ Clock::duration to_duration(Seconds s) {
   return std::chrono::duration_cast<Clock::duration>(std::min(s, Seconds(1e8)));
 }
 
-uint64_t random_instance() {
-  std::random_device device;
-  return (static_cast<uint64_t>(device()) << 32) ^ device();
-}
-
-const char* remedy_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kToken:
-      return "Give all ranks the same HEDDLE_STORE_TOKEN, or none";
-    case Verdict::kOtherVersion:
-      return "Run the same heddle binary on all hosts";
-    case Verdict::kOtherJob:
-      return "Another job uses this port: give each job its own MASTER_PORT (dist.master_port), "
-             "and "
-             "all ranks of a job the same HEDDLE_JOB_ID";
-    case Verdict::kStalePeer:
-      return "This process belongs to an earlier attempt of the job: end it";
-    case Verdict::kStaleServer:
-      return "Rank 0 still belongs to an earlier attempt of the job: end it";
-    case Verdict::kWorldSize:
-      return "Start all ranks with the same number of ranks (WORLD_SIZE, dist.world_size)";
-    case Verdict::kRank:
-    case Verdict::kDuplicate:
-      return "Give each process its own rank (RANK, dist.rank) from 0 to the number of ranks - 1";
-    default:
-      return "Run the same heddle binary on all hosts";
-  }
-}
-
 // One request on its way.
 struct Pending {
   std::condition_variable done_changed;
@@ -75,9 +43,13 @@ struct Pending {
 class StoreClient::Impl {
  public:
   Impl(std::vector<Endpoint> endpoints, const StoreIdentity& identity, const Options& options)
-      : endpoints_(std::move(endpoints)), identity_(identity), options_(options), socket_(io_) {
-    HEDDLE_CHECK(!endpoints_.empty(), "no endpoint to connect to");
-    connect();
+      : call_timeout_(options.call_timeout), socket_(io_) {
+    StoreConnector connector(io_, std::move(endpoints), identity, options);
+    connector.connect();
+    socket_ = std::move(connector.socket());
+    endpoint_ = connector.endpoint();
+    peer_address_ = connector.peer_address();
+    own_address_ = connector.own_address();
     io_.restart();
     read_header();
     thread_ = start_service_thread([this] {
@@ -145,7 +117,7 @@ class StoreClient::Impl {
     return std::string(results);
   }
 
-  Seconds or_default(Timeout timeout) const { return timeout.value_or(options_.call_timeout); }
+  Seconds or_default(Timeout timeout) const { return timeout.value_or(call_timeout_); }
 
   void leave() {
     {
@@ -198,178 +170,6 @@ class StoreClient::Impl {
                      "can be resumed");
   }
 
-  // ---- connecting, on the caller's thread
-
-  void connect() {
-    const auto begin = Clock::now();
-    const auto deadline = begin + to_duration(options_.connect_timeout);
-    const auto final_deadline =
-        std::min(deadline, begin + to_duration(options_.final_failure_grace));
-    Seconds pause(0.02);
-    for (;;) {
-      Failure failure;
-      if (try_all(&failure)) return;
-      const auto next = Clock::now() + to_duration(pause);
-      if (next >= (failure.final ? final_deadline : deadline) || failure.at_once) {
-        const Seconds spent = Clock::now() - begin;
-        throw StoreError(failure.kind,
-                         fmt::format("{} (gave up after {:.1f} s)", failure.message, spent.count()),
-                         failure.remedy);
-      }
-      std::this_thread::sleep_for(to_duration(pause));
-      pause = std::min(pause * 1.5, Seconds(0.5));
-    }
-  }
-
-  struct Failure {
-    Kind kind = Kind::kUnreachable;
-    std::string message, remedy;
-    bool final = false;    // waiting will hardly help
-    bool at_once = false;  // waiting cannot help
-  };
-
-  bool try_all(Failure* failure) {
-    std::vector<std::string> tried;
-    size_t unresolved = 0;
-    for (const Endpoint& endpoint : endpoints_) {
-      endpoint_ = endpoint;
-      const Resolved resolved = resolve_host(endpoint.host);
-      if (!resolved.error.empty()) {
-        ++unresolved;
-        tried.push_back(fmt::format("'{}' ({})", endpoint.host, resolved.error));
-      }
-      for (const std::string& address : resolved.addresses) {
-        std::string problem = try_connect(address);
-        if (problem.empty() && greet(failure)) {
-          peer_address_ = address;
-          return true;
-        }
-        if (failure->kind == Kind::kRefused) return false;
-        if (problem.empty()) problem = failure->message;
-        const char* whose = is_own_address(address) ? "this host: " : "";
-        tried.push_back(fmt::format("{} ({}{})", address, whose, problem));
-      }
-    }
-    if (unresolved == endpoints_.size()) {
-      failure->final = true;
-      failure->message = fmt::format("The address of rank 0 does not resolve on host {}: tried {}",
-                                     host_name(), fmt::join(tried, ", "));
-      failure->remedy =
-          "Set MASTER_ADDR (dist.master_addr) to a name that all hosts know, or to an address";
-      return false;
-    }
-    failure->message =
-        fmt::format("No connection from host {} to rank 0's rendezvous store at {}; tried {}",
-                    host_name(), to_string(endpoints_.front()), fmt::join(tried, ", "));
-    failure->remedy =
-        "See whether rank 0 runs, whether MASTER_ADDR is its host, and whether a firewall is "
-        "between them";
-    return false;
-  }
-
-  // Runs what was started on io_ until it is done or time is up; then closes the socket.
-  bool run_until(Clock::time_point deadline, const bool& done) {
-    io_.restart();
-    while (!done && Clock::now() < deadline) io_.run_one_until(deadline);
-    if (done) return true;
-    error_code ignored;
-    socket_.close(ignored);
-    io_.restart();
-    io_.run();
-    return false;
-  }
-
-  // Returns the problem.
-  std::string try_connect(const std::string& address) {
-    error_code error;
-    const auto ip = asio::ip::make_address(address, error);
-    if (error) return error.message();
-    socket_ = tcp::socket(io_);
-    const tcp::endpoint to(ip, static_cast<uint16_t>(endpoint_.port));
-    socket_.open(to.protocol(), error);
-    if (error) return error.message();
-    fcntl(socket_.native_handle(), F_SETFD, FD_CLOEXEC);
-    bool done = false;
-    error_code result;
-    socket_.async_connect(to, [&](error_code e) {
-      result = e;
-      done = true;
-    });
-    if (!run_until(Clock::now() + to_duration(options_.try_timeout), done)) return "no answer";
-    if (result) return result.message();
-    // A port of this host that nobody listens on can connect to itself.
-    if (socket_.local_endpoint(error) == socket_.remote_endpoint(error)) {
-      socket_.close(error);
-      return "Connection refused";
-    }
-    socket_.set_option(tcp::no_delay(true), error);
-    return {};
-  }
-
-  // Hello and its answer. False: refused (kind kRefused) or no such store.
-  bool greet(Failure* failure) {
-    Hello hello{identity_, instance_};
-    const std::string bytes = encode_hello(hello);
-    const auto deadline = Clock::now() + to_duration(std::max(options_.try_timeout, Seconds(5.0)));
-    std::string preamble(kPreambleBytes, '\0'), body;
-    std::string problem = transfer(
-        deadline, [&](auto handler) { asio::async_write(socket_, asio::buffer(bytes), handler); });
-    if (problem.empty()) {
-      problem = transfer(deadline, [&](auto handler) {
-        asio::async_read(socket_, asio::buffer(preamble), handler);
-      });
-    }
-    Preamble head;
-    if (problem.empty()) {
-      head = decode_preamble(preamble);
-      if (!head.ours || head.length > kMaxHelloBytes) {
-        failure->final = true;
-        problem = "something else than a heddle store answers";
-      }
-    }
-    if (problem.empty()) {
-      body.resize(head.length);
-      problem = transfer(
-          deadline, [&](auto handler) { asio::async_read(socket_, asio::buffer(body), handler); });
-    }
-    if (!problem.empty()) {
-      failure->message = problem;
-      return false;
-    }
-    Verdict verdict = Verdict::kMalformed;
-    std::string reason;
-    if (!decode_answer(body, &verdict, &reason)) reason = "its answer is malformed";
-    if (verdict == Verdict::kWelcome) {
-      error_code error;
-      own_address_ = socket_.local_endpoint(error).address().to_string();
-      failure->kind = Kind::kUnreachable;
-      return true;
-    }
-    failure->kind = Kind::kRefused;
-    failure->message =
-        fmt::format("The rendezvous store at {} refuses rank {} on host {}: {}",
-                    to_string(endpoint_), identity_.rank, host_name(), printable(reason, 300));
-    failure->remedy = remedy_of(verdict);
-    failure->final = verdict == Verdict::kOtherJob || verdict == Verdict::kToken;
-    failure->at_once = !failure->final && verdict != Verdict::kStaleServer;
-    return false;
-  }
-
-  template <class F>
-  std::string transfer(Clock::time_point deadline, F start) {
-    bool done = false;
-    error_code result;
-    start([&](error_code error, size_t) {
-      result = error;
-      done = true;
-    });
-    if (!run_until(deadline, done)) return "connected, but no answer";
-    if (result == asio::error::eof) return "connected, but closed by the other side";
-    return result ? result.message() : std::string();
-  }
-
-  // ---- serving, on thread_
-
   void write() {
     asio::async_write(socket_, asio::buffer(outbox_.front()), [this](error_code error, size_t) {
       outbox_.pop_front();
@@ -421,13 +221,10 @@ class StoreClient::Impl {
     if (callback) callback(what);
   }
 
-  const std::vector<Endpoint> endpoints_;
-  Endpoint endpoint_;
-  const StoreIdentity identity_;
-  const Options options_;
-  const uint64_t instance_ = random_instance();
+  const Seconds call_timeout_;
   asio::io_context io_{1};
   tcp::socket socket_;
+  Endpoint endpoint_;
   std::string peer_address_, own_address_;
   std::deque<std::string> outbox_;
   std::string header_, body_;
