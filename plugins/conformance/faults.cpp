@@ -4,10 +4,11 @@
 #include <signal.h>
 #include <ucontext.h>
 
+#include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 
 #include "plugins/conformance/fp_mode.h"
 #include "plugins/conformance/memory.h"
@@ -101,12 +102,32 @@ void install_fault_handlers() {
   prepare_thread_for_faults();
 }
 
+namespace {
+
+// A stack for the handler, since the fault may be that the thread's own is full. The one before it
+// comes back at the thread's end: sanitizers unmap what they find there then.
+class HandlerStack {
+ public:
+  HandlerStack() : memory_(std::make_unique<std::byte[]>(kBytes)) {
+    stack_t stack{};
+    stack.ss_sp = memory_.get();
+    stack.ss_size = kBytes;
+    ::sigaltstack(&stack, &before_);
+  }
+  HandlerStack(const HandlerStack&) = delete;
+  HandlerStack& operator=(const HandlerStack&) = delete;
+  ~HandlerStack() { ::sigaltstack(&before_, nullptr); }
+
+ private:
+  static constexpr size_t kBytes = 64 << 10;
+  std::unique_ptr<std::byte[]> memory_;
+  stack_t before_{};
+};
+
+}  // namespace
+
 void prepare_thread_for_faults() {
-  constexpr size_t kBytes = 64 << 10;
-  stack_t stack{};
-  stack.ss_sp = std::malloc(kBytes);  // as long as the thread, which is as long as the process
-  stack.ss_size = kBytes;
-  ::sigaltstack(&stack, nullptr);
+  thread_local const HandlerStack stack;
 }
 
 std::optional<Fault> run_guarded(void (*f)(void*), void* arg) {

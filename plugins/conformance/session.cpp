@@ -89,6 +89,14 @@ Session::Session(const heddle_attention_plugin& table, Progress progress)
   explore();
 }
 
+Session::~Session() {
+  progress("destroy()");
+  for (heddle_attention_ctx* ctx : contexts_) {
+    // A crash here has been told by CTX.
+    if (ctx != nullptr) run_guarded([&] { table_->destroy(ctx); });
+  }
+}
+
 bool Session::offers(uint32_t op) const {
   return op == HEDDLE_OP_FORWARD    ? table_->forward != nullptr
          : op == HEDDLE_OP_BACKWARD ? table_->backward != nullptr

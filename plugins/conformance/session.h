@@ -47,6 +47,7 @@ class Session {
   explicit Session(const heddle_attention_plugin& table, Progress progress = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
+  ~Session();
 
   const heddle_attention_plugin& table() const { return *table_; }
   bool has(uint32_t property) const { return (table_->properties & property) != 0; }

@@ -5,7 +5,7 @@
 # REFERENCE_DIR is a checkout of karpathy/nanochat outside of this repository. PYTHON names a python
 # that has PyTorch; default: the one in REFERENCE_DIR/.venv. For example:
 #   git clone https://github.com/karpathy/nanochat ~/nanochat && git -C ~/nanochat checkout 92d63d4
-#   python3 -m venv ~/nanochat/.venv && ~/nanochat/.venv/bin/pip install torch numpy filelock
+#   python3 -m venv ~/nanochat/.venv && ~/nanochat/.venv/bin/pip install torch numpy filelock rustbpe tiktoken tokenizers
 # An hour and a half on two cores with all parts; nothing else should run meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
