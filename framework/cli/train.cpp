@@ -1,5 +1,7 @@
 // heddle train run.yaml [section.key=value ...] [--dry-run]
 #include <cstdio>
+#include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,7 +10,9 @@
 #include "framework/config/load.h"
 #include "framework/core/log.h"
 #include "framework/train/dry_run.h"
+#include "framework/train/fault.h"
 #include "framework/train/trainer.h"
+#include "framework/train/watchdog.h"
 
 namespace heddle {
 namespace {
@@ -19,24 +23,56 @@ struct TrainOptions {
   bool dry_run = false;
 };
 
+// What the user asked for, with all ranks; throws what goes wrong.
+void train(const TrainOptions& options, const Config& config, const LaunchContext& launch,
+           StopSignals& signals, Watchdog& watchdog, Run* run, std::optional<Trainer>* trainer) {
+  open_run(config, launch, watchdog, run);
+  const std::shared_ptr<Rendezvous> rendezvous = run->rendezvous;
+  Communicator& comm = *run->comm;
+  if (options.dry_run) {
+    if (run->chief()) std::fputs(describe_run(*run).c_str(), stdout);
+    comm.barrier();
+  } else {
+    if (run->chief()) {
+      for (const std::string& warning : config_warnings(config)) log::warn("{}", warning);
+      log::info("{}; {}; {}", comm.description(), run->device->description(),
+                run->dataset->describe());
+      log::info("{}", run->attention->explain());
+    }
+    trainer->emplace(std::move(*run), signals, watchdog);
+    (*trainer)->train();
+  }
+  watchdog.leave();
+  if (rendezvous) rendezvous->leave();
+  comm.finish();
+}
+
 void run_train(const TrainOptions& options) {
   StopSignals signals;  // first: the threads that others start inherit what it blocks
   const Config config = load_config(options.file, options.overrides);
-  Run run = open_run(config);
-  Communicator& comm = *run.comm;
-  if (options.dry_run) {
-    if (run.chief()) std::fputs(describe_run(run).c_str(), stdout);
-    comm.finish();
-    return;
+  const LaunchContext launch = resolve_launch(process_environment(), config.dist);
+  arm_faults(launch.rank);
+  // What the ranks share outlives an error until the watchdog has told the others about it.
+  Run run;
+  Watchdog watchdog(config.dist.timeout_s, launch);
+  std::optional<Trainer> trainer;
+  try {
+    train(options, config, launch, signals, watchdog, &run, &trainer);
+  } catch (const Error& e) {
+    watchdog.fail(e.what(), e.code(),
+                  e.code() == ExitCode::kCommunication ? Watchdog::Cause::kCollective
+                                                       : Watchdog::Cause::kOwn);
+    throw;
+  } catch (const std::bad_alloc&) {
+    watchdog.fail(
+        "[memory] out of host memory. Lower train.device_batch_size or "
+        "model.sequence_len",
+        ExitCode::kCommunication);
+    throw;
+  } catch (const std::exception& e) {
+    watchdog.fail(std::string("[internal] ") + e.what(), ExitCode::kCommunication);
+    throw;
   }
-  if (run.chief()) {
-    for (const std::string& warning : config_warnings(config)) log::warn("{}", warning);
-    log::info("{}; {}; {}", comm.description(), run.device->description(), run.dataset->describe());
-    log::info("{}", run.attention->explain());
-  }
-  Trainer trainer(std::move(run), signals);
-  trainer.train();
-  comm.finish();
 }
 
 }  // namespace

@@ -32,6 +32,10 @@ class Rendezvous {
   const std::string& job_id() const { return identity_.job_id; }
   int64_t restart_count() const { return identity_.restart_count; }
   Seconds timeout() const { return timeout_; }  // dist.timeout_s
+  // Somebody watches over the ranks and knows of long work that the others have to wait for, such
+  // as a checkpoint on a slow disk. From then on a wait for data may take longer than timeout().
+  void watch() { watched_ = true; }
+  Seconds data_timeout() const { return watched_ ? kWatchedFactor * timeout_ : timeout_; }
   // Where the other ranks reach this one; not loopback when there are ranks on other hosts.
   const std::string& own_address() const { return own_address_; }
 
@@ -48,7 +52,9 @@ class Rendezvous {
   StoreIdentity identity_;
   Seconds timeout_;
   std::string own_address_;
+  static constexpr double kWatchedFactor = 12;
   int groups_ = 0;
+  bool watched_ = false;
   bool left_ = false;
 };
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 
 namespace heddle::activity {
 namespace {
@@ -77,12 +78,13 @@ void progress() {
   phase_since = now_ns();
 }
 
-PhaseScope::PhaseScope(Phase phase) : before_(phase_now) {
+PhaseScope::PhaseScope(Phase phase) : before_(phase_now), exceptions_(std::uncaught_exceptions()) {
   progress();
   phase_now = phase;
 }
 
 PhaseScope::~PhaseScope() {
+  if (std::uncaught_exceptions() > exceptions_) return;
   progress();
   phase_now = before_;
 }

@@ -30,7 +30,8 @@ void set_step(int64_t step);
 // The phase goes on and is not stuck: its time starts anew. For long phases made of pieces.
 void progress();
 
-// In this phase until the end of the scope, then back in the one before. Not for two threads.
+// In this phase until the end of the scope, then back in the one before; an exception that leaves the
+// scope leaves the phase as it is, for those who ask where it happened. Not for two threads.
 class PhaseScope {
  public:
   explicit PhaseScope(Phase phase);
@@ -40,6 +41,7 @@ class PhaseScope {
 
  private:
   Phase before_;
+  int exceptions_;
 };
 
 // Waiting for other ranks in a collective until the end of the scope. `name` is a literal; `number`

@@ -66,8 +66,8 @@ std::optional<RecallTable> evaluate_recall(Gpt& model, const Dataset& dataset, C
     ids.clear();
     recalls.assign(static_cast<size_t>(batch), {});
     for (int64_t b = 0; b < batch; ++b) {
-      corpus->story(Split::kVal, stories[static_cast<size_t>(share.begin + done + b)],
-                    story.data(), &recalls[static_cast<size_t>(b)]);
+      corpus->story(Split::kVal, stories[static_cast<size_t>(share.begin + done + b)], story.data(),
+                    &recalls[static_cast<size_t>(b)]);
       ids.insert(ids.end(), story.begin(), story.end() - 1);
     }
     targets.assign(ids.size(), -1);

@@ -8,6 +8,7 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <optional>
@@ -33,6 +34,7 @@ struct Fault {
   std::optional<int64_t> step;  // nothing: every one
   Action action;
   int64_t value = 0;  // exit code, milliseconds
+  std::string text = {};
 };
 
 std::vector<Fault> armed;
@@ -110,6 +112,12 @@ void run_out_of_memory() {
   }
 }
 
+// Tests measure from here.
+void announce(const Fault& f) {
+  std::fputs(fmt::format("heddle: HEDDLE_FAULT strikes: {}\n", f.text).c_str(), stderr);
+  std::fflush(stderr);
+}
+
 bool act(const Fault& f) {
   switch (f.action) {
     case Action::kKill:
@@ -144,7 +152,9 @@ bool act(const Fault& f) {
 bool internal::fault_strikes(FaultPoint point, int64_t step) {
   bool poison = false;
   for (const Fault& f : armed) {
-    if (f.point == point && f.step.value_or(step) == step) poison = act(f) || poison;
+    if (f.point != point || f.step.value_or(step) != step) continue;
+    if (f.step) announce(f);
+    poison = act(f) || poison;
   }
   return poison;
 }
@@ -160,6 +170,7 @@ void arm_faults(std::string_view text, int rank) {
     Fault f{look_up(kPoints, parts[0], item), number_or_all(parts[2], item),
             look_up(kActions, action[0], item)};
     if (action.size() > 1) f.value = number_or_all(action[1], item).value_or(0);
+    f.text = item;
     if (number_or_all(parts[1], item).value_or(rank) == rank) armed.push_back(f);
   }
   internal::faults_on = !armed.empty();

@@ -27,7 +27,7 @@ struct LoadedModel {
 struct LoadOptions {
   std::string attention_backend = {};  // empty: what the run's configuration says
   int64_t threads = 0;
-  int64_t batch = 1;        // sequences of a forward pass, at most
+  int64_t batch = 1;         // sequences of a forward pass, at most
   bool only_decode = false;  // activations for short passes only
 };
 

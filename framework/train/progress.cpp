@@ -52,7 +52,9 @@ std::string format_step(const StepReport& r) {
 Progress::Progress(int64_t every, bool bar)
     : every_(every), terminal_(bar && isatty(STDOUT_FILENO) == 1) {}
 
-Progress::~Progress() { clear(); }
+Progress::~Progress() {
+  clear();
+}
 
 void Progress::step(const StepReport& report) {
   const std::string text = format_step(report);
@@ -65,7 +67,8 @@ void Progress::step(const StepReport& report) {
   }
   std::string line = text;
   if (static_cast<int>(text.size()) + kBarWidth + 1 < terminal_columns()) {
-    line = draw_bar(static_cast<double>(report.step) / static_cast<double>(report.total)) + " " + text;
+    line =
+        draw_bar(static_cast<double>(report.step) / static_cast<double>(report.total)) + " " + text;
   }
   std::printf("\r\033[K%s", line.c_str());
   std::fflush(stdout);

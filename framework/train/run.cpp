@@ -14,6 +14,7 @@
 #include "framework/core/log.h"
 #include "framework/core/parallel_for.h"
 #include "framework/core/version.h"
+#include "framework/train/fault.h"
 
 namespace heddle {
 namespace {
@@ -93,22 +94,26 @@ void require_agreement(Communicator& comm, const std::string& what, const std::s
       "start every rank with the same binary, configuration file, plugins and data");
 }
 
-Run open_run(const Config& config) {
-  Run run;
+void open_run(const Config& config, const LaunchContext& launch, Watchdog& watchdog, Run* result) {
+  Run& run = *result;
   run.config = config;
-  run.launch = resolve_launch(process_environment(), config.dist);
+  run.launch = launch;
   // MPI may not be running when a plugin is tried out in a fresh process; the answers are kept.
   make_plugin_catalog(config.attention);
-  run.comm = make_communicator(config.dist, run.launch);
+  Ranks ranks = connect_ranks(config.dist, run.launch);
+  run.rendezvous = std::move(ranks.rendezvous);
+  run.comm = std::move(ranks.comm);
   log::set_rank(run.comm->rank(), run.comm->world_size());
+  if (run.rendezvous) watchdog.join(run.rendezvous);
+  fault(FaultPoint::kInit, 0);
   Config shared = config;
   shared.dist = without_place(config.dist);
   require_agreement(*run.comm, "version and configuration",
                     fmt::format("heddle {}\n{}", kVersion, dump_config(shared)));
   choose_threads(config, *run.comm);
   run.device = make_cpu_device();
-  run.batch = plan_batch(config.train, config.model.sequence_len, run.comm->rank(),
-                         run.comm->world_size());
+  run.batch =
+      plan_batch(config.train, config.model.sequence_len, run.comm->rank(), run.comm->world_size());
   if (run.batch.global_sequences < run.comm->world_size()) {
     throw config_error(
         fmt::format("train.total_batch_size {} is {} sequences of {} tokens, fewer than the {} "
@@ -123,7 +128,6 @@ Run open_run(const Config& config) {
   // A backend that the user named and that cannot serve is refused before any data is read.
   choose_attention(run);
   open_data(run);
-  return run;
 }
 
 }  // namespace heddle

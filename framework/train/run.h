@@ -9,12 +9,14 @@
 #include "framework/attention/attention.h"
 #include "framework/comm/communicator.h"
 #include "framework/comm/launch_context.h"
+#include "framework/comm/rendezvous.h"
 #include "framework/config/config.h"
 #include "framework/data/dataset.h"
 #include "framework/device/device.h"
 #include "framework/model/spec.h"
 #include "framework/optim/ownership.h"
 #include "framework/optim/sharded_step.h"
+#include "framework/train/watchdog.h"
 
 namespace heddle {
 
@@ -35,6 +37,7 @@ Ownership make_ownership(const Config& config, const ModelSpec& spec, int world_
 struct Run {
   Config config;
   LaunchContext launch;
+  std::shared_ptr<Rendezvous> rendezvous;  // nullptr for a process alone
   std::unique_ptr<Device> device;
   std::unique_ptr<Communicator> comm;
   std::unique_ptr<AttentionHost> attention;
@@ -45,10 +48,11 @@ struct Run {
   bool chief() const { return comm->rank() == 0; }
 };
 
-// Resolves the launcher, probes plugins (in fresh processes, before MPI starts), connects the
-// ranks, chooses attention, checks that all ranks agree on configuration, version and attention,
-// then opens the data. Throws heddle::Error; nothing has been written by then.
-Run open_run(const Config& config);
+// Probes plugins (in fresh processes, before MPI starts), connects the ranks, lets `watchdog` join
+// them, chooses attention, checks that all ranks agree on configuration, version and attention,
+// then opens the data. Throws heddle::Error; nothing has been written by then. What was opened by
+// then is in `run`, so that the other ranks do not miss it before they hear of the error.
+void open_run(const Config& config, const LaunchContext& launch, Watchdog& watchdog, Run* run);
 
 // Fails on all ranks, naming those that differ from rank 0, unless `text` is the same everywhere.
 void require_agreement(Communicator& comm, const std::string& what, const std::string& text);

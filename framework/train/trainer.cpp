@@ -9,11 +9,13 @@
 
 #include "framework/checkpoint/weights.h"
 #include "framework/config/dump.h"
+#include "framework/core/activity.h"
 #include "framework/core/error.h"
 #include "framework/core/file.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel_for.h"
 #include "framework/generate/generate.h"
+#include "framework/train/fault.h"
 
 namespace heddle {
 namespace {
@@ -31,14 +33,18 @@ double hidden_share(const StepResult& r) {
 }
 
 constexpr double kSmoothing = 0.9;  // of the step time that ETA and tokens/s are read from
+// Written last of all: the run has come to its end. Exit code 0 alone also says "stopped and
+// saved".
+constexpr const char* kFinished = "finished.json";
 constexpr int64_t kRecallsPerBucket = 1000;
 constexpr float kSampleTemperature = 0.8f;
 
 }  // namespace
 
-Trainer::Trainer(Run run, StopSignals& signals)
+Trainer::Trainer(Run run, StopSignals& signals, Watchdog& watchdog)
     : run_(std::move(run)),
       signals_(signals),
+      watchdog_(watchdog),
       ownership_(make_ownership(run_.config, run_.spec, run_.comm->world_size())) {
   const Config& c = run_.config;
   const ShardOptions shard = shard_options(c, run_.comm->world_size());
@@ -109,6 +115,8 @@ void Trainer::open_folder(bool resumed) {
       file_system().create_directories(folder_);
     }
     lock_ = std::make_unique<RunLock>(folder_);
+    remove_failure_records(folder_);
+    file_system().remove_all(folder_ + "/" + kFinished);
     log::add_file(folder_ + "/log.txt");
     write_file_atomically(folder_ + "/config.yaml", dump_config(c));
     metrics_ =
@@ -117,6 +125,7 @@ void Trainer::open_folder(bool resumed) {
     log::info("run folder {}", folder_);
   }
   run_.comm->broadcast(&folder_, 0);
+  watchdog_.set_run_folder(folder_);
 }
 
 void Trainer::run_micro_steps() {
@@ -128,6 +137,11 @@ void Trainer::run_micro_steps() {
       run_.dataset->train_sequence(position_.sequences + plan.first + done + b,
                                    tokens_.data() + b * len, targets_.data() + b * len);
     }
+    activity::progress();
+    if (fault(FaultPoint::kBackward, position_.step + 1)) {
+      sharded_->wait_parameters();
+      std::fill_n(model_->params(), model_->layout().total(), std::nanf(""));
+    }
     done += batch;
     sharded_->begin_micro_step(done == plan.count);
     sharded_->end_micro_step(model_->forward_backward(tokens_.data(), targets_.data(), batch));
@@ -135,11 +149,16 @@ void Trainer::run_micro_steps() {
 }
 
 StepResult Trainer::step() {
+  const int64_t number = position_.step + 1;
+  const activity::PhaseScope phase(activity::Phase::kStep);
+  activity::set_step(number);
+  fault(FaultPoint::kStep, number);
   const auto started = Clock::now();
   const CommCounters before = run_.comm->counters();
   run_.attention->set_step(position_.step + 1);
   sharded_->begin();
   run_micro_steps();
+  fault(FaultPoint::kReduce, number);
   const StepTotals totals = sharded_->reduce(signals_.received());
 
   StepResult result;
@@ -155,6 +174,7 @@ StepResult Trainer::step() {
                          "lower the rates under optim:, or resume from the last checkpoint with "
                          "train.resume=auto");
   }
+  fault(FaultPoint::kUpdate, number);
   const auto updating = Clock::now();
   sharded_->update(position_.step, optimizer_->clipped_scale(grad_scale, result.grad_norm));
   result.optim_seconds = seconds_since(updating);
@@ -191,6 +211,11 @@ void Trainer::train() {
     evaluate(true);
     if (run_.config.checkpoint.at_end) save(true);
     sample();
+  }
+  fault(FaultPoint::kEnd, position_.step);
+  if (run_.chief() && position_.step == total) {
+    write_file_atomically(folder_ + "/" + kFinished,
+                          json::pretty(json::object{{"step", position_.step}}));
   }
   run_.comm->barrier();
 }
@@ -251,6 +276,8 @@ void Trainer::report(const StepResult& result) {
 
 void Trainer::evaluate(bool final) {
   if (run_.dataset->val_sequences() == 0) return;
+  const activity::PhaseScope phase(activity::Phase::kEvaluate);
+  fault(FaultPoint::kEval, position_.step);
   const Evaluation e =
       evaluate_loss(*model_, *run_.dataset, *run_.comm, run_.config.train.eval_tokens);
   std::optional<RecallTable> recall;
@@ -283,6 +310,7 @@ void Trainer::sample() {
   const Config& c = run_.config;
   const Tokenizer& tokenizer = run_.dataset->tokenizer();
   if (!run_.chief() || c.train.sample_tokens == 0 || tokenizer.bos() < 0) return;
+  const activity::PhaseScope phase(activity::Phase::kSample);
   GenerateOptions options;
   options.max_tokens = c.train.sample_tokens;
   options.sampler.temperature = kSampleTemperature;
@@ -296,6 +324,8 @@ void Trainer::sample() {
 
 void Trainer::save(bool must) {
   if (saved_step_ == position_.step) return;
+  const activity::PhaseScope phase(activity::Phase::kCheckpoint);
+  fault(FaultPoint::kCheckpoint, position_.step);
   sharded_->wait_parameters();
   if (run_.chief()) progress_->clear();
   const bool writes_state =

@@ -38,8 +38,8 @@ struct StepResult {
 class Trainer {
  public:
   // Builds the model, its first weights (drawn, train.init_from, or a checkpoint) and the run
-  // folder. Collective. `signals` outlives the trainer.
-  Trainer(Run run, StopSignals& signals);
+  // folder. Collective. `signals` and `watchdog` outlive the trainer.
+  Trainer(Run run, StopSignals& signals, Watchdog& watchdog);
 
   // Trains to the end or until a signal; saves; writes a sample and the final evaluation.
   void train();
@@ -65,6 +65,7 @@ class Trainer {
 
   Run run_;
   StopSignals& signals_;
+  Watchdog& watchdog_;
   Ownership ownership_;
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<Optimizer> optimizer_;

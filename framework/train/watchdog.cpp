@@ -90,8 +90,10 @@ void Watchdog::stop() {
   threads_.clear();
 }
 
-void Watchdog::join(StoreClient& store) {
-  if (launch_.world_size == 1) return;
+void Watchdog::join(std::shared_ptr<Rendezvous> rendezvous) {
+  rendezvous_ = std::move(rendezvous);
+  rendezvous_->watch();
+  StoreClient& store = rendezvous_->store();
   store_ = &store;
   const Seconds patience(phase_limit(activity::Phase::kInit, timeout_));
   if (launch_.rank == 0) store.set("watch/attempt", random_id());
@@ -274,16 +276,14 @@ void Watchdog::store_lost(const std::string& what) {
   conclude(s, {}, ExitCode::kCommunication);
 }
 
-void Watchdog::fail(const std::string& error, ExitCode exit_code) {
+void Watchdog::fail(const std::string& error, ExitCode exit_code, Cause cause) {
   main_failed_ = true;
   if (!joined_) return;
   Suspicion s;
   s.kind = FailureKind::kError;
   s.failed.rank = launch_.rank;
   s.failed.why = error;
-  // A collective that failed is mostly the consequence of what another rank has met.
-  const bool after_init = activity::now().phase != activity::Phase::kInit;
-  if (exit_code == ExitCode::kCommunication && after_init) {
+  if (cause == Cause::kCollective && activity::now().step > 0) {
     for (double waited = 0; waited < kConsequence; waited += 0.05) {
       {
         const std::lock_guard lock(mutex_);
@@ -317,7 +317,12 @@ void Watchdog::complete(Suspicion* s) {
     failed.activity = activity::describe(now);
     return;
   }
-  if (!failed.activity.empty()) return;
+  // Ranks go through steps together, and we have come this far with it.
+  const int64_t own_step = activity::now().step;
+  if (!failed.activity.empty()) {
+    failed.step = std::max(failed.step, own_step);
+    return;
+  }
   failed.host = hosts_[failed.rank];
   std::optional<Heartbeat> beat;
   try {
@@ -333,7 +338,7 @@ void Watchdog::complete(Suspicion* s) {
     const std::lock_guard lock(mutex_);
     beat = last_[failed.rank];
   }
-  failed.step = beat->now.step;
+  failed.step = std::max(beat->now.step, own_step);
   failed.activity = "last heard of in " + activity::describe(beat->now);
 }
 
@@ -366,8 +371,8 @@ void Watchdog::end(const Suspicion& verdict, bool agreed, const std::string& own
                         ? std::string()
                         : "; first failure: " + verdict.failed.text()));
     write_record(verdict, agreed, own_error, exit_code);
-    end_frozen(verdict);
     write_summary(verdict);
+    end_frozen(verdict);  // last: it makes the launcher end the others
   } catch (const std::exception& e) {
     print_line(std::string("while writing the failure record: ") + e.what());
   }

@@ -16,7 +16,7 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -25,7 +25,7 @@
 
 #include "framework/comm/communicator.h"
 #include "framework/comm/launch_context.h"
-#include "framework/comm/store.h"
+#include "framework/comm/rendezvous.h"
 #include "framework/train/heartbeat.h"
 #include "framework/train/peer_process.h"
 
@@ -40,9 +40,9 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Collective over the store, which outlives this object: tells the others about this process and
-  // waits for all of them. Throws StoreError.
-  void join(StoreClient& store);
+  // Collective over the store: tells the others about this process and waits for all of them.
+  // Throws StoreError.
+  void join(std::shared_ptr<Rendezvous> rendezvous);
   bool joined() const { return joined_; }
   // Where records go and checkpoints are; before that only text is printed.
   void set_run_folder(const std::string& folder);
@@ -51,10 +51,11 @@ class Watchdog {
   // Nothing is watched any more; the store is not used again.
   void leave();
 
-  // The compute thread has caught an exception that ends this rank. Before join(): returns, the
-  // caller ends the job. After it: does not return; a failure of another rank that is behind it is
-  // waited for, and the process ends with code 6 then, with `exit_code` otherwise.
-  void fail(const std::string& error, ExitCode exit_code);
+  // The compute thread has caught an exception that ends this rank with `exit_code`. Before join():
+  // returns, the caller ends the job. After it: tells the others and does not return. A collective
+  // that failed is mostly the consequence of what another rank has met: then that is waited for.
+  enum class Cause { kOwn, kCollective };
+  void fail(const std::string& error, ExitCode exit_code, Cause cause = Cause::kOwn);
 
  private:
   void watch_process();
@@ -85,8 +86,9 @@ class Watchdog {
   const pid_t parent_;
   bool watches_parent_ = false;
 
-  StoreClient* store_ = nullptr;
-  std::string attempt_;  // of this job: the same on all ranks, never used twice
+  std::shared_ptr<Rendezvous> rendezvous_;
+  StoreClient* store_ = nullptr;  // its
+  std::string attempt_;           // of this job: the same on all ranks, never used twice
   std::vector<ProcessId> processes_;
   std::vector<std::string> hosts_;
   std::atomic<bool> joined_{false}, leaving_{false}, concluded_{false}, main_failed_{false};

@@ -153,7 +153,7 @@ class GlooCommunicator : public HostCommunicator {
  protected:
   void start_exchange(std::span<const Message> sends, std::span<const Message> receives) override {
     pending_.clear();
-    deadline_ = Clock::now() + to_milliseconds(rendezvous_->timeout());
+    deadline_ = Clock::now() + to_milliseconds(rendezvous_->data_timeout());
     for (const Message& m : receives) post(m, true);
     for (const Message& m : sends) post(m, false);
   }
@@ -213,7 +213,7 @@ class GlooCommunicator : public HostCommunicator {
     return fmt::format(
         "Rank {} {} rank {}{}: {}", rank(), p.receives ? "waits for data from" : "has data for",
         p.peer,
-        late ? fmt::format(", nothing within dist.timeout_s {}", rendezvous_->timeout().count())
+        late ? fmt::format(", nothing within {} s", rendezvous_->data_timeout().count())
              : "",
         what);
   }

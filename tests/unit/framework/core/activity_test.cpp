@@ -24,6 +24,16 @@ TEST(Activity, PhasesNestAndComeBack) {
   EXPECT_EQ(now().phase, Phase::kInit);
 }
 
+TEST(Activity, AnExceptionLeavesThePhaseWhereItHappened) {
+  const PhaseScope outer(Phase::kInit);
+  try {
+    const PhaseScope save(Phase::kCheckpoint);
+    throw 1;
+  } catch (int) {
+    EXPECT_EQ(now().phase, Phase::kCheckpoint);
+  }
+}
+
 TEST(Activity, CollectivesAreNamedAndNumbered) {
   EXPECT_EQ(now().collective, "");
   {
