@@ -282,14 +282,15 @@ class Bench {
 // Relative error of the whole and largest error, as attention-cases sets them per element type.
 struct Gate {
   double relative, largest;
+  double least = 0.03;  // root mean square below which a tensor counts as cancelled
 };
 inline Gate out_gate(Element e) {
   return e == Element::kF32 ? Gate{3e-6, 1e-5} : e == Element::kF16 ? Gate{6e-4, 1e-3}
                                                                     : Gate{4e-3, 8e-3};
 }
 inline Gate gradient_gate(Element e) {
-  return e == Element::kF32 ? Gate{1e-5, 3e-5} : e == Element::kF16 ? Gate{1.2e-3, 2e-3}
-                                                                    : Gate{8e-3, 1.5e-2};
+  return e == Element::kF32 ? Gate{1e-5, 3e-5} : e == Element::kF16 ? Gate{1.2e-3, 2e-3, 0.1}
+                                                                    : Gate{8e-3, 1.5e-2, 0.1};
 }
 
 inline void expect_close(const char* name, const std::vector<float>& got,
@@ -304,9 +305,24 @@ inline void expect_close(const char* name, const std::vector<float>& got,
     top = std::max(top, std::abs(want[i]));
   }
   // What cancels to nothing is held to the rounding of its terms.
-  const double least = 0.03 * std::sqrt(static_cast<double>(want.size()));
+  const double least = gate.least * std::sqrt(static_cast<double>(want.size()));
   EXPECT_LE(std::sqrt(error), gate.relative * std::max(std::sqrt(norm), least)) << name;
   EXPECT_LE(worst, gate.largest * top) << name;
+}
+
+// Against numbers of unrounded inputs: at most twice the error of an exact computation on rounded
+// inputs whose results are rounded too.
+inline void expect_twice_exact(const char* name, Element e, const std::vector<float>& got,
+                               const std::vector<double>& exact, const std::vector<float>& golden,
+                               Gate gate) {
+  double error = 0.0, allowed = 0.0;
+  for (size_t i = 0; i < golden.size(); ++i) {
+    const double want = golden[i], best = rounded(e, static_cast<float>(exact[i]));
+    error += (got[i] - want) * (got[i] - want);
+    allowed += (best - want) * (best - want);
+  }
+  const double least = gate.least * std::sqrt(static_cast<double>(golden.size()));
+  EXPECT_LE(std::sqrt(error), 2.0 * std::sqrt(allowed) + 0.5 * gate.relative * least) << name;
 }
 
 inline void expect_lse(const std::vector<float>& got, const std::vector<double>& want) {

@@ -36,8 +36,6 @@ inline Arguments make_arguments(const AttentionProblem& p, const AttentionPointe
   a.dout = p.dout, a.dq = p.dq, a.dk = p.dk, a.dv = p.dv;
   a.lse_batch = p.lse_batch, a.lse_head = p.lse_head;
   a.mask = p.mask;
-  // Windows wider than any distance count as none, so that positions plus window stay in int64.
-  if (a.mask.window_left > (int64_t{1} << 61)) a.mask.window_left = -1;
   a.batch = p.batch;
   a.n_head = p.n_head, a.n_kv_head = p.n_kv_head, a.head_dim = p.head_dim;
   a.group = p.n_head / p.n_kv_head;

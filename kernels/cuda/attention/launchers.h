@@ -16,6 +16,17 @@ struct Plain {
   static WorkspaceBytes decode_workspace;
 };
 
+// mma_bf16.cu, mma_fp16.cu
+template <class T, int kDim>
+struct MmaForward {
+  static Run forward, decode;
+  static WorkspaceBytes decode_workspace;
+};
+template <class T, int kDim>
+struct MmaBackward {
+  static Run with_atomics, in_order;
+};
+
 // Sizes that do not depend on the kernel: nothing; delta; delta and fp32 sums of dq.
 WorkspaceBytes no_workspace, delta_workspace, delta_and_dq_workspace;
 
