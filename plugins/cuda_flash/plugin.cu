@@ -123,7 +123,7 @@ class CudaFlash {
       arch_fits |= problem.arch >= v.least_arch;
     }
     char want[32];
-    std::snprintf(want, sizeof want, "in[1,%d]", most);
+    std::snprintf(want, sizeof want, "<=%d", most);
     answer.require(p->head_dim <= most, HEDDLE_REASON_HEAD_DIM, "head_dim", p->head_dim, want,
                    "choose n_head so that n_embd / n_head is smaller");
     std::snprintf(want, sizeof want, "%%%d==0", multiple);
