@@ -22,13 +22,16 @@ inline constexpr int64_t kValueGateChannels = 12;  // inputs of a value-embeddin
 
 // Positions of equal ids in a micro-batch, so that scatter-adds into embedding tables are
 // deterministic and parallel: rows order[starts[u]] .. order[starts[u + 1] - 1], ascending, hold
-// ids[u], u < unique. All arrays live in the caller's memory: order N, ids N, starts N + 1.
+// ids[u], u < unique. All arrays live in the caller's memory: order N, ids N, starts N + 1. A device
+// that does not tell the host the number of ids has a bound in `unique`; entries beyond the last id
+// hold no rows.
 struct TokenIndex {
   int32_t* order = nullptr;
   int32_t* ids = nullptr;
   int32_t* starts = nullptr;
   int32_t* scratch = nullptr;  // V + 1 counters, zero between calls
   int64_t unique = 0;
+  int64_t rows = 0;  // N
 };
 
 // y = a*x + sign*b*z; a or b nullptr: that factor is 1 (a) or the term is absent (b).
@@ -68,11 +71,17 @@ class Ops {
   virtual void add(float* dst, const float* src, int64_t n) = 0;
   // sum of squares in fp64; blocks until it is known
   virtual double sum_squares(const float* x, int64_t n) = 0;
+  // between fp32 and bf16 (to nearest even)
+  virtual void convert(const Matrix& from, const Matrix& to) = 0;
 
   // ---- matrix products, row-major: c = alpha * op(a) op(b) + beta * c; with beta 0 what c held
   // does not matter (NaN included)
   virtual void matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b, const Matrix& c,
                       float alpha = 1.0f, float beta = 0.0f) = 0;
+  // These n floats do not change before they are announced again, uploaded, or updated in
+  // run_independent() or adamw(), and are about to be read by several products: a device that
+  // computes in bf16 rounds them once for all.
+  virtual void announce_weights(const float* weights, int64_t n) = 0;
   // Calls body(i, worker) for i in [0, n); bodies are independent and may run side by side, each
   // on one worker (< workers()), where their products use one thread.
   virtual void run_independent(int64_t n, const std::function<void(int64_t, int)>& body) = 0;
@@ -80,7 +89,8 @@ class Ops {
 
   // ---- tokens and embeddings
   virtual void index_tokens(const int32_t* tokens, int64_t n, int64_t vocab, TokenIndex* index) = 0;
-  // Token ids outside of [0, vocab) are a heddle::Error, here and wherever tokens come in.
+  // Token ids outside of [0, vocab) are a heddle::Error, here and wherever tokens come in; on a
+  // device that works behind the host's back when the host next waits for it.
   // u (N, C) = rms(wte[tokens]); rstd (N)
   virtual void embed_norm_forward(const int32_t* tokens, int64_t n, const Matrix& wte, float* u,
                                   float* rstd) = 0;

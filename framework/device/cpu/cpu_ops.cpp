@@ -1,6 +1,7 @@
 #include "framework/device/cpu/cpu_ops.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -147,6 +148,35 @@ void CpuOps::round_exact(const double* high, const double* low, float* x, int64_
   });
 }
 
+namespace {
+
+uint16_t to_bf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  if (std::isnan(x)) return 0x7fff;
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+float from_bf16(uint16_t x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
+}
+
+}  // namespace
+
+void CpuOps::convert(const Matrix& from, const Matrix& to) {
+  HEDDLE_CHECK(from.rows == to.rows && from.cols == to.cols && from.dtype != to.dtype,
+               "convert: shapes or types do not fit");
+  parallel_for(from.rows, row_grain(from.cols), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      if (to.dtype == DType::kBF16) {
+        auto* out = static_cast<uint16_t*>(to.data) + r * to.ld;
+        for (int64_t c = 0; c < from.cols; ++c) out[c] = to_bf16(from.f32()[r * from.ld + c]);
+      } else {
+        const auto* in = static_cast<const uint16_t*>(from.data) + r * from.ld;
+        for (int64_t c = 0; c < from.cols; ++c) to.f32()[r * to.ld + c] = from_bf16(in[c]);
+      }
+    }
+  });
+}
+
 void CpuOps::index_tokens(const int32_t* tokens, int64_t n, int64_t vocab, TokenIndex* index) {
   check_ids("token id", tokens, n, 0, vocab);
   int32_t* counts = index->scratch;
@@ -161,6 +191,7 @@ void CpuOps::index_tokens(const int32_t* tokens, int64_t n, int64_t vocab, Token
   }
   index->starts[unique] = row;
   index->unique = unique;
+  index->rows = n;
   for (int64_t i = 0; i < n; ++i) index->order[counts[tokens[i]]++] = static_cast<int32_t>(i);
   for (int64_t u = 0; u < unique; ++u) counts[index->ids[u]] = 0;
 }

@@ -19,9 +19,11 @@ class CpuOps : public Ops {
   void copy(float* dst, const float* src, int64_t n) override;
   void add(float* dst, const float* src, int64_t n) override;
   double sum_squares(const float* x, int64_t n) override;
+  void convert(const Matrix& from, const Matrix& to) override;
 
   void matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b, const Matrix& c,
               float alpha, float beta) override;
+  void announce_weights(const float*, int64_t) override {}  // products read fp32
   void run_independent(int64_t n, const std::function<void(int64_t, int)>& body) override;
   int workers() const override;
 

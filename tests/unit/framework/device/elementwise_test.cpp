@@ -89,5 +89,47 @@ TEST_P(Elementwise, ExactSumsRefuseWhatTheyCannotHold) {
   }
 }
 
+struct Rounding {
+  float from, to;
+};
+const Rounding kRoundings[] = {
+    {1.0f, 1.0f},
+    {1.0f + 0x1p-8f, 1.0f},              // ties go to the even neighbour
+    {1.0f + 0x3p-8f, 1.0f + 0x1p-6f},
+    {1.0f + 0x1.01p-8f, 1.0f + 0x1p-7f},
+    {-1.0f - 0x0.ffp-8f, -1.0f},
+    {3.4e38f, INFINITY},                 // beyond the largest bf16
+    {-INFINITY, -INFINITY},
+    {-0.0f, -0.0f},
+};
+
+// Rows with and without gaps, widths that are multiples of 4 and not.
+TEST_P(Elementwise, ConvertsToBf16AndBack) {
+  struct {
+    int64_t rows, cols, gap;
+  } const shapes[] = {{1, 1, 0}, {3, 7, 2}, {4, 8, 4}, {2, 1024, 0}, {5, 12, 1}, {0, 4, 0}};
+  for (const auto& s : shapes) {
+    const int64_t ld = s.cols + s.gap;
+    Floats x(s.rows * ld), back(s.rows * ld, 7.0f);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = kRoundings[i % std::size(kRoundings)].from;
+    if (x.size() > 20) x[20] = NAN;
+    std::vector<uint16_t> narrow(x.size(), 0x4040);
+    const Matrix to{narrow.data(), s.rows, s.cols, ld, DType::kBF16};
+    ops_.convert({x.data(), s.rows, s.cols, ld, DType::kF32}, to);
+    ops_.convert(to, {back.data(), s.rows, s.cols, ld, DType::kF32});
+    for (size_t i = 0; i < x.size(); ++i) {
+      const auto column = static_cast<int64_t>(i) % ld;
+      if (column >= s.cols) {
+        ASSERT_EQ(back[i], 7.0f);
+        ASSERT_EQ(narrow[i], 0x4040);
+      } else if (i == 20) {
+        ASSERT_TRUE(std::isnan(back[i]));
+      } else {
+        ASSERT_EQ(back[i], kRoundings[i % std::size(kRoundings)].to) << i;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace heddle::testing

@@ -133,10 +133,14 @@ TEST_P(Head, TargetsOutsideTheVocabularyAreErrors) {
   Problem p(15.0f);
   p.targets[0] = kVocab;
   Floats scratch(kRows * kPadded), loss(kRows);
-  EXPECT_THROW(ops_.head_loss(p.hm(), p.wm(), kVocab, 15.0f, p.targets.data(),
-                              matrix(scratch.data(), kRows, kPadded), loss.data(), nullptr, nullptr,
-                              nullptr),
-               Error);
+  EXPECT_THROW(
+      {
+        ops_.head_loss(p.hm(), p.wm(), kVocab, 15.0f, p.targets.data(),
+                       matrix(scratch.data(), kRows, kPadded), loss.data(), nullptr, nullptr,
+                       nullptr);
+        settle();
+      },
+      Error);
 }
 
 // A stride of whole pages is spread inside; a vocabulary that long has several chunks.

@@ -1,5 +1,6 @@
-// Ops on every instruction set against definitions in double precision. Gradients are compared with
-// central differences of those definitions.
+// Ops on every instruction set (or, with HEDDLE_TEST_CUDA_OPS, on the emulated CUDA device) against
+// definitions in double precision. Gradients are compared with central differences of those
+// definitions.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,22 +11,31 @@
 #include <vector>
 
 #include "framework/core/parallel_for.h"
+#ifdef HEDDLE_TEST_CUDA_OPS
+#include "tests/cuda_emulator/ops_test.h"
+#else
 #include "framework/device/cpu/cpu_ops.h"
 #include "tests/unit/kernels/cpu/ops/tables.h"
+#endif
 
 namespace heddle::testing {
 
-using kernels::noise;
 using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
 using Ids = std::vector<int32_t>;
+
+#ifndef HEDDLE_TEST_CUDA_OPS
+using kernels::noise;
 
 class OpsTest : public kernels::OnEveryTable {
  protected:
   OpsTest() : ops_(table()) {}
   ~OpsTest() override { set_num_threads(0); }
+  // Until everything enqueued is done and has raised its errors.
+  void settle() {}
   CpuOps ops_;
 };
+#endif
 
 inline Doubles widen(const Floats& x) {
   return {x.begin(), x.end()};

@@ -1,0 +1,231 @@
+#include <cuda_bf16.h>
+
+#include "kernels/cuda/hardware/element.h"
+#include "kernels/cuda/ops/ops.h"
+#include "kernels/cuda/ops/parts.cuh"
+
+namespace heddle::kernels::cuda::ops {
+namespace {
+
+constexpr unsigned kElementThreads = 256;
+
+template <class F>
+__global__ void __launch_bounds__(kElementThreads) each_element(F f, int64_t n) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kElementThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x; i < n;
+       i += stride) {
+    f(i);
+  }
+}
+template <class F>
+cudaError_t enqueue(const F& f, int64_t n, cudaStream_t stream) {
+  if (n == 0) return cudaSuccess;
+  return launch(each_element<F>, blocks_for(n, kElementThreads), kElementThreads, 0, stream, f, n);
+}
+
+// f(row, column): a block takes a row.
+template <class F>
+__global__ void __launch_bounds__(kElementThreads) each_place(F f, int64_t rows, int64_t cols) {
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    for (int64_t c = threadIdx.x; c < cols; c += kElementThreads) f(r, c);
+  }
+}
+template <class F>
+cudaError_t enqueue_places(const F& f, int64_t rows, int64_t cols, cudaStream_t stream) {
+  if (rows == 0 || cols == 0) return cudaSuccess;
+  return launch(each_place<F>, blocks_for(rows, 1), kElementThreads, 0, stream, f, rows, cols);
+}
+
+struct Add {
+  float* dst;
+  const float* src;
+  __device__ void operator()(int64_t i) const { dst[i] += src[i]; }
+};
+
+struct Relu2 {
+  float* x;
+  __device__ void operator()(int64_t i) const {
+    const float v = x[i];
+    // NaN stays NaN.
+    x[i] = v < 0.0f ? 0.0f : v * v;
+  }
+};
+
+struct Relu2Grad {
+  float* da;
+  const float* a;
+  __device__ void operator()(int64_t i) const { da[i] *= 2.0f * sqrtf(a[i]); }
+};
+
+struct Softcap {
+  float* z;
+  int64_t ld;
+  float cap;
+  __device__ void operator()(int64_t r, int64_t c) const {
+    z[r * ld + c] = cap * tanhf(z[r * ld + c] / cap);
+  }
+};
+
+struct ToBf16 {
+  const float* from;
+  int64_t from_ld;
+  __nv_bfloat16* to;
+  int64_t to_ld;
+  __device__ void operator()(int64_t r, int64_t c) const {
+    to[r * to_ld + c] = __float2bfloat16_rn(from[r * from_ld + c]);
+  }
+  __device__ void operator()(int64_t i) const { (*this)(0, i); }
+};
+
+// Four neighbours at a time.
+struct FourToBf16 {
+  const float* from;
+  __nv_bfloat16* to;
+  __device__ void operator()(int64_t i) const {
+    const float4 x = *reinterpret_cast<const float4*>(from + 4 * i);
+    *reinterpret_cast<uint2*>(to + 4 * i) = {pack<__nv_bfloat16>(x.x, x.y),
+                                             pack<__nv_bfloat16>(x.z, x.w)};
+  }
+  __device__ void operator()(int64_t r, int64_t c) const {
+    FourToBf16{from + r * from_ld, to + r * to_ld}(c);
+  }
+  int64_t from_ld = 0, to_ld = 0;
+};
+
+struct FromBf16 {
+  const __nv_bfloat16* from;
+  int64_t from_ld;
+  float* to;
+  int64_t to_ld;
+  __device__ void operator()(int64_t r, int64_t c) const {
+    to[r * to_ld + c] = __bfloat162float(from[r * from_ld + c]);
+  }
+};
+
+// Adding and subtracting 1.5 * 2^(52 + e) rounds to a multiple of 2^e.
+struct AddExact {
+  float* x;
+  double *high, *low;
+  __device__ void operator()(int64_t i) const {
+    constexpr double kHigh = 1.5 * (1 << 28), kLow = 1.5 / (1 << 12), kLimit = 32768.0;
+    const double value = x[i];
+    const double top = (value + kHigh) - kHigh;
+    const double rest = value - top;
+    high[i] += value > -kLimit && value < kLimit ? top : static_cast<double>(NAN);
+    low[i] += (rest + kLow) - kLow;
+    x[i] = 0.0f;
+  }
+};
+
+struct RoundExact {
+  const double *high, *low;
+  float* x;
+  __device__ void operator()(int64_t i) const { x[i] = static_cast<float>(high[i] + low[i]); }
+};
+
+struct AdamWUpdate {
+  AdamW op;
+  const float* grad;
+  float *p, *m, *v;
+  __device__ void operator()(int64_t i) const {
+    const float g = grad[i] * op.grad_scale;
+    const float old_m = m[i], old_v = v[i];
+    const float new_m = old_m + (1.0f - op.beta1) * (g - old_m);
+    const float new_v = old_v + (1.0f - op.beta2) * (g * g - old_v);
+    m[i] = new_m;
+    v[i] = new_v;
+    p[i] = p[i] * op.decay - op.step_size * (new_m / (sqrtf(new_v) * op.inv_sqrt_bias2 + op.eps));
+  }
+};
+
+constexpr int64_t kLeastElements = 4096;  // of a piece
+
+// fp32 within a thread's elements of a piece, fp64 beyond.
+__global__ void __launch_bounds__(kElementThreads)
+    square_pieces(const float* x, int64_t n, double* partial) {
+  const int64_t length = (n + gridDim.x - 1) / gridDim.x;
+  const int64_t begin = length * blockIdx.x;
+  const int64_t end = begin + length < n ? begin + length : n;
+  double sum = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kElementThreads) {
+    sum += static_cast<double>(x[i] * x[i]);
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kElementThreads)
+    sum_pieces(const double* partial, int64_t pieces, double* to) {
+  double sum = 0;
+  for (int64_t p = threadIdx.x; p < pieces; p += kElementThreads) sum += partial[p];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) *to = sum;
+}
+
+}  // namespace
+
+cudaError_t add(float* dst, const float* src, int64_t n, cudaStream_t stream) {
+  return enqueue(Add{dst, src}, n, stream);
+}
+cudaError_t relu2_forward(float* x, int64_t n, cudaStream_t stream) {
+  return enqueue(Relu2{x}, n, stream);
+}
+cudaError_t relu2_backward(float* da, const float* a, int64_t n, cudaStream_t stream) {
+  return enqueue(Relu2Grad{da, a}, n, stream);
+}
+cudaError_t softcap(float* z, int64_t ld, int64_t rows, int64_t cols, float cap,
+                    cudaStream_t stream) {
+  return enqueue_places(Softcap{z, ld, cap}, rows, cols, stream);
+}
+
+cudaError_t to_bf16(const float* from, int64_t from_ld, void* to, int64_t to_ld, int64_t rows,
+                    int64_t cols, cudaStream_t stream) {
+  auto* out = static_cast<__nv_bfloat16*>(to);
+  if (rows == 1 || (from_ld == cols && to_ld == cols)) {  // no gaps: one row
+    cols *= rows;
+    rows = 1;
+    from_ld = to_ld = cols;
+  }
+  const bool fours = reinterpret_cast<uintptr_t>(from) % 16 == 0 &&
+                     reinterpret_cast<uintptr_t>(to) % 8 == 0 && cols % 4 == 0 &&
+                     from_ld % 4 == 0 && to_ld % 4 == 0;
+  if (fours && rows == 1) return enqueue(FourToBf16{from, out}, cols / 4, stream);
+  if (fours) return enqueue_places(FourToBf16{from, out, from_ld, to_ld}, rows, cols / 4, stream);
+  const ToBf16 one{from, from_ld, out, to_ld};
+  return rows == 1 ? enqueue(one, cols, stream) : enqueue_places(one, rows, cols, stream);
+}
+cudaError_t from_bf16(const void* from, int64_t from_ld, float* to, int64_t to_ld, int64_t rows,
+                      int64_t cols, cudaStream_t stream) {
+  return enqueue_places(
+      FromBf16{static_cast<const __nv_bfloat16*>(from), from_ld, to, to_ld}, rows, cols, stream);
+}
+
+size_t sum_squares_workspace(int64_t n) {
+  Pieces pieces(nullptr);
+  pieces.take<double>(pieces_of(n, kLeastElements));
+  return pieces.used();
+}
+cudaError_t sum_squares(const float* x, int64_t n, double* sum, void* workspace,
+                        cudaStream_t stream) {
+  const int64_t pieces = pieces_of(n, kLeastElements);
+  auto* partial = Pieces(workspace).take<double>(pieces);
+  const cudaError_t error = launch(square_pieces, static_cast<unsigned>(pieces), kElementThreads,
+                                   kBlockSumBytes, stream, x, n, partial);
+  if (error != cudaSuccess) return error;
+  return launch(sum_pieces, 1, kElementThreads, kBlockSumBytes, stream, partial, pieces, sum);
+}
+
+cudaError_t add_exact(float* x, double* high, double* low, int64_t n, cudaStream_t stream) {
+  return enqueue(AddExact{x, high, low}, n, stream);
+}
+cudaError_t round_exact(const double* high, const double* low, float* x, int64_t n,
+                        cudaStream_t stream) {
+  return enqueue(RoundExact{high, low, x}, n, stream);
+}
+
+cudaError_t adamw(const AdamW& op, const float* grad, float* p, float* m, float* v, int64_t n,
+                  cudaStream_t stream) {
+  return enqueue(AdamWUpdate{op, grad, p, m, v}, n, stream);
+}
+
+}  // namespace heddle::kernels::cuda::ops
