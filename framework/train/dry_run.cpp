@@ -37,7 +37,7 @@ std::string params_text(const ModelSpec& spec) {
 std::string memory_text(const Run& run) {
   std::string text;
   size_t total = 0;
-  for (const MemoryItem& item : training_memory(run)) {
+  for (const MemoryItem& item : training_memory(run, run.comm->rank())) {
     text += fmt::format("  {:>10.1f} MiB {}\n", mib(item.bytes), item.kind);
     total += item.bytes;
   }
@@ -68,8 +68,8 @@ std::string batch_text(const Run& run) {
 
 }  // namespace
 
-std::vector<MemoryItem> training_memory(const Run& run) {
-  const int rank = run.comm->rank(), world_size = run.comm->world_size();
+std::vector<MemoryItem> training_memory(const Run& run, int rank) {
+  const int world_size = run.comm->world_size();
   const size_t workspace = attention_workspace_bytes(
       run.spec, *run.attention, run.batch.micro_batch, run.spec.sequence_len, true);
   const Ownership ownership = make_ownership(run.config, run.spec, world_size);

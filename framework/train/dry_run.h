@@ -9,8 +9,8 @@
 
 namespace heddle {
 
-// Memory of this rank by kind, as a training run takes it.
-std::vector<MemoryItem> training_memory(const Run& run);
+// Memory of a rank by kind, as this training run takes it; other ranks differ in what they own.
+std::vector<MemoryItem> training_memory(const Run& run, int rank);
 
 std::string describe_run(const Run& run);
 

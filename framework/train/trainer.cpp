@@ -15,6 +15,7 @@
 #include "framework/core/log.h"
 #include "framework/core/parallel_for.h"
 #include "framework/generate/generate.h"
+#include "framework/train/dry_run.h"
 #include "framework/train/fault.h"
 
 namespace heddle {
@@ -74,6 +75,7 @@ void Trainer::load_start() {
     position_ = restore_snapshot(*resume, *run_.dataset, *model_, *optimizer_);
     // A run that continues another's checkpoint has none of its own yet.
     if (run_.config.train.resume == "auto") saved_step_ = position_.step;
+    last_checkpoint_ = resume->path();
     if (run_.chief()) log::info("resumed {} at step {}", resume->path(), position_.step);
   } else if (!run_.config.train.init_from.empty()) {
     load_model_weights(Weights::load(run_.config.train.init_from), *model_);
@@ -122,6 +124,7 @@ void Trainer::open_folder(bool resumed) {
     metrics_ =
         std::make_unique<MetricsFile>(folder_ + "/metrics.jsonl", resumed ? position_.step : 0);
     progress_ = std::make_unique<Progress>(c.log.every, run_.launch.launcher == Launcher::kSingle);
+    report_memory();
     log::info("run folder {}", folder_);
   }
   run_.comm->broadcast(&folder_, 0);
@@ -171,8 +174,11 @@ StepResult Trainer::step() {
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     throw numerics_error(fmt::format("step {}: the loss is {} and the gradient norm {}",
                                      position_.step + 1, result.loss, result.grad_norm),
-                         "lower the rates under optim:, or resume from the last checkpoint with "
-                         "train.resume=auto");
+                         run_.config.train.reproducible
+                             ? "lower the rates under optim:; train.reproducible holds gradients "
+                               "of one sequence below 32768 only"
+                             : "lower the rates under optim:, or resume from the last checkpoint "
+                               "with train.resume=auto");
   }
   fault(FaultPoint::kUpdate, number);
   const auto updating = Clock::now();
@@ -229,6 +235,19 @@ void Trainer::between_steps(const StepResult& result, int stop_signal) {
   if (due(c.train.eval_every)) evaluate(false);
   if (due(c.train.sample_every)) sample();
   if (due(c.checkpoint.every)) save(false);
+}
+
+// One line of metrics: MiB by kind, a number per rank.
+void Trainer::report_memory() {
+  json::object line{{"step", position_.step}};
+  for (int rank = 0; rank < run_.comm->world_size(); ++rank) {
+    for (const MemoryItem& item : training_memory(run_, rank)) {
+      json::value& list = line["memory_mib/" + item.kind];
+      if (list.is_null()) list = json::array();
+      list.as_array().push_back(static_cast<double>(item.bytes) / (1024.0 * 1024.0));
+    }
+  }
+  metrics_->write(line);
 }
 
 void Trainer::report(const StepResult& result) {
@@ -333,11 +352,11 @@ void Trainer::save(bool must) {
       shard_options(run_.config, run_.comm->world_size()).level != ShardLevel::kNone;
   std::string failure;
   try {
-    const std::string path = save_checkpoint(
+    last_checkpoint_ = save_checkpoint(
         *run_.comm, checkpoints_folder(folder_),
         make_snapshot(*model_, *optimizer_, *run_.dataset, run_.config, position_, writes_state),
         run_.config.checkpoint.keep);
-    if (run_.chief()) log::info("checkpoint {}", path);
+    if (run_.chief()) log::info("checkpoint {}", last_checkpoint_);
   } catch (const Error& e) {
     if (e.code() == ExitCode::kCommunication) throw;
     failure = e.message() + ". " + e.remedy();
@@ -347,7 +366,8 @@ void Trainer::save(bool must) {
   } else if (must) {
     throw environment_error("checkpoint", failure);
   } else if (run_.chief()) {
-    log::error("{}; training goes on", failure);
+    log::error("{}; training goes on, the last good checkpoint is {}", failure,
+               last_checkpoint_.empty() ? "none yet" : last_checkpoint_);
   }
 }
 

@@ -58,6 +58,7 @@ class Trainer {
   void run_micro_steps();
   void between_steps(const StepResult& result, int stop_signal);
   void report(const StepResult& result);
+  void report_memory();
   void evaluate(bool final);
   void sample();
   // A failure is logged and training goes on, unless `must`: nothing would be left of the run.
@@ -79,6 +80,7 @@ class Trainer {
   double smooth_seconds_ = 0;
   double last_bits_per_byte_ = 0;
   int64_t saved_step_ = -1;
+  std::string last_checkpoint_;
   std::vector<int32_t> tokens_, targets_;
 };
 

@@ -17,7 +17,7 @@ trap 'rm -rf "$out"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
 failed=0
 golden=(tests/e2e/sssl_gqa.yaml train.init_from=tests/golden/sssl_gqa.safetensors
-        checkpoint.at_end=true)
+        checkpoint.at_end=true data.kind=text data.path=docs/plugins.md data.val_fraction=0 "data.cache_dir=$out/cache")
 recall=(configs/runs/recall_cpu.yaml "train.num_iterations=$long" train.reproducible=true
         train.eval_every=0 train.eval_tokens=512 train.sample_tokens=0 train.threads=1)
 
