@@ -54,7 +54,9 @@ PlanRequest make_request(const PlanOptions& o, const Config& config) {
 
 // The measured time means something for this plan when the same run was measured.
 double same_run_seconds(const MeasuredRun& run, const PlanRequest& r) {
-  const bool same = run.config.model == r.config.model && run.topology.hosts == r.topology.hosts &&
+  const bool same = run.config.model == r.config.model &&
+                    run.config.dist.shard == r.config.dist.shard &&
+                    run.topology.hosts == r.topology.hosts &&
                     run.topology.ranks_per_host == r.topology.ranks_per_host &&
                     run.config.train.total_batch_size == r.config.train.total_batch_size;
   return same ? run.step_seconds : 0;
@@ -83,6 +85,7 @@ void run_plan(const PlanOptions& o) {
   const Config config = load_config(o.file, o.overrides);
   PlanRequest r = make_request(o, config);
   PlanNotes notes;
+  notes.level = parse_shard_level(config.dist.shard);
   if (!o.calibrate.empty()) {
     const MeasuredRun measured = read_measured_run(o.calibrate);
     r.device = calibrate(r.device, measured, r);

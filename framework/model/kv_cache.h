@@ -20,7 +20,9 @@ class KvCache {
   int64_t batch() const { return batch_; }
   int64_t capacity() const { return capacity_; }
   int64_t length(int64_t row) const { return lengths_.at(static_cast<size_t>(row)); }
-  size_t bytes() const { return planned_bytes(batch_, capacity_, n_layer_, kv_dim_) + rope_.bytes(); }
+  size_t bytes() const {
+    return planned_bytes(batch_, capacity_, n_layer_, kv_dim_) + rope_.bytes();
+  }
   // Of the keys and values of a cache, without making one.
   static size_t planned_bytes(const ModelSpec& spec, int64_t batch, int64_t capacity) {
     return planned_bytes(batch, capacity, spec.n_layer, spec.kv_dim());

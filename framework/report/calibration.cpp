@@ -82,7 +82,7 @@ DeviceSpec calibrate(const DeviceSpec& device, const MeasuredRun& run, const Pla
   measured.topology = run.topology;
   measured.device = device;
   measured.device.processors = run.processors;
-  const ShardLevel level = ShardLevel::kNone;
+  const ShardLevel level = parse_shard_level(run.config.dist.shard);
   const StepTime predicted = make_plan(measured).level(level).time;
 
   DeviceSpec out = measured.device;

@@ -6,46 +6,64 @@
 #include <memory>
 
 #include "framework/attention/attention.h"
+#include "framework/comm/host_communicator.h"
 #include "framework/core/error.h"
 #include "framework/core/parallel_for.h"
 #include "framework/data/dataset.h"
 #include "framework/model/kv_cache.h"
+#include "framework/optim/ownership.h"
 #include "framework/optim/plan.h"
+#include "framework/optim/sharded_step.h"
 
 namespace heddle {
 namespace {
 
-constexpr double kBucketBytes = 25.0 * 1024 * 1024;
-
-double bucket_bytes(const ParamLayout& layout) {
-  return std::min(kBucketBytes, static_cast<double>(layout.total()) * sizeof(float));
-}
-
+constexpr double kMiB = 1024.0 * 1024.0;
 // What a GPU holds before the model: context, library workspaces, NCCL's channels.
 constexpr double kGpuReserve = 2.0 * 1024 * 1024 * 1024;
 
-// The heaviest owner's part: state in elements, work in FLOPs and elements.
-struct OwnedPart {
-  double state_bytes = 0;
-  double muon_flops = 0;
-  double adamw_elements = 0;
+// The ranks of a run and what each of them does at a level.
+struct Division {
+  Ownership ownership;
+  ShardOptions options;
+  std::vector<OptimPlan> ranks;
 };
 
-OwnedPart owned_part(const OptimPlan& optim, int64_t owners) {
-  OwnedPart part;
-  double heaviest = 0;
-  for (const MuonTask& task : optim.muon) {
-    part.muon_flops += 2 * task.cost();  // cost() counts multiply-adds
-    heaviest = std::max(heaviest, 2 * task.cost());
+Division divide(const PlanRequest& r, const RunPlan& plan, ShardLevel level) {
+  const int world = static_cast<int>(r.topology.ranks());
+  Division d{Ownership(plan.spec, r.config.optim, world,
+                       static_cast<int64_t>(r.config.dist.bucket_mb * kMiB)),
+             {},
+             {}};
+  d.options.level = world == 1 ? ShardLevel::kNone : level;
+  d.options.reproducible = r.config.train.reproducible && d.options.level != ShardLevel::kGradients;
+  d.options.micro_steps = plan.micro_steps;
+  // Without sharding all ranks do the same.
+  const int different = d.options.level == ShardLevel::kNone ? 1 : world;
+  for (int rank = 0; rank < different; ++rank) {
+    d.ranks.push_back(plan_optimizer(r.config.optim, d.ownership, d.options.level, rank,
+                                     r.config.train.total_batch_size));
   }
-  for (const AdamWTask& task : optim.adamw) {
-    part.adamw_elements += static_cast<double>(task.param.size());
-  }
-  const auto n = static_cast<double>(owners);
-  part.state_bytes = static_cast<double>(optim.state_bytes()) / n;
-  part.muon_flops = std::max(part.muon_flops / n, heaviest);
-  part.adamw_elements /= n;
-  return part;
+  return d;
+}
+
+template <class Value>
+auto most(const Division& d, Value&& value) {
+  auto result = value(d.ranks.front());
+  for (const OptimPlan& p : d.ranks) result = std::max(result, value(p));
+  return result;
+}
+
+double muon_flops(const OptimPlan& p) {
+  double flops = 0;
+  for (const MuonTask& task : p.muon) flops += 2 * task.cost();  // cost() counts multiply-adds
+  return flops;
+}
+
+double adamw_elements(const OptimPlan& p) {
+  double elements = 0;
+  for (const AdamWTask& task : p.adamw) elements += static_cast<double>(task.count);
+  return elements;
 }
 
 int64_t threads_of_rank(const PlanRequest& r) {
@@ -77,67 +95,85 @@ RunPlan plan_shape(const PlanRequest& r) {
   }
   plan.rank_sequences =
       rank_share(plan.global_sequences, 0, static_cast<int>(r.topology.ranks())).count;
-  plan.micro_batch = std::min(train.device_batch_size, plan.rank_sequences);
+  const int64_t most = train.reproducible ? 1 : train.device_batch_size;
+  plan.micro_batch = std::min(most, plan.rank_sequences);
   plan.micro_steps = (plan.rank_sequences + plan.micro_batch - 1) / plan.micro_batch;
   plan.threads = threads_of_rank(r);
   plan.rank_memory = rank_memory(r);
   return plan;
 }
 
-StepLoad load_of(const PlanRequest& r, const RunPlan& plan, const ParamLayout& layout,
-                 const OptimPlan& optim, ShardLevel level) {
-  const int64_t ranks = r.topology.ranks();
-  const OwnedPart owned = owned_part(optim, level == ShardLevel::kNone ? 1 : ranks);
+StepLoad load_of(const PlanRequest& r, const RunPlan& plan, const Division& d) {
+  const ParamLayout& layout = d.ownership.layout();
   StepLoad load;
   load.segments = model_segments(plan.spec, layout);
-  load.exchange_elements = static_cast<double>(layout.total());
+  load.buckets = exchange_buckets(d.ownership);
   load.tokens = static_cast<double>(plan.rank_sequences * plan.spec.sequence_len);
   load.micro_steps = plan.micro_steps;
-  load.muon_flops = owned.muon_flops;
-  load.adamw_elements = owned.adamw_elements;
-  load.norm_elements = static_cast<double>(layout.total()) / static_cast<double>(ranks);
-  load.level = level;
-  load.bucket_bytes = bucket_bytes(layout);
+  load.muon_flops = most(d, muon_flops);
+  load.adamw_elements = most(d, adamw_elements);
+  load.norm_elements =
+      static_cast<double>(layout.total()) / static_cast<double>(d.ownership.world_size());
+  load.level = d.options.level;
   load.overlap = r.overlap;
   load.threads = plan.threads;
   return load;
 }
 
-std::vector<MemoryItem> memory_of(const PlanRequest& r, const RunPlan& plan, const OptimPlan& optim,
-                                  ShardLevel level) {
-  const int64_t compute = r.device.compute_bytes;
-  const int64_t ranks = r.topology.ranks();
-  const size_t workspace = r.attention_workspace(plan.spec, plan.micro_batch);
-  std::vector<MemoryItem> items =
-      plan_memory(plan.spec, plan.micro_batch, plan.spec.sequence_len, true, workspace);
-  const size_t weights = items.front().bytes;
-  const auto buckets = static_cast<size_t>(2 * bucket_bytes(ParamLayout(plan.spec)));
-  for (MemoryItem& item : items) {
-    // The plan counts fp32; only weights and gradients are kept in it where products read bf16.
-    if (item.kind == "activations") item.bytes = item.bytes / sizeof(float) * compute;
-    if (item.kind == "gradients" && level == ShardLevel::kGradients) {
-      item.bytes = item.bytes / static_cast<size_t>(ranks) + buckets;
+double sent_bytes_of(const PlanRequest& r, const Division& d) {
+  int64_t bytes = 0;
+  for (int rank = 0; rank < d.ownership.world_size(); ++rank) {
+    bytes = std::max(bytes, step_bytes(d.options, d.ownership, rank));
+  }
+  return static_cast<double>(bytes) * static_cast<double>(r.device.exchange_bytes) / sizeof(float);
+}
+
+std::vector<MemoryItem> largest_gradients(const Division& d) {
+  std::vector<MemoryItem> largest = plan_gradient_memory(d.options, d.ownership, 0);
+  for (int rank = 1; rank < d.ownership.world_size(); ++rank) {
+    const std::vector<MemoryItem> items = plan_gradient_memory(d.options, d.ownership, rank);
+    for (size_t i = 0; i < items.size(); ++i) {
+      largest[i].bytes = std::max(largest[i].bytes, items[i].bytes);
     }
   }
-  if (compute != sizeof(float)) {
-    items.insert(items.begin() + 1, {"weights for products", weights / sizeof(float) * compute});
+  return largest;
+}
+
+std::vector<MemoryItem> memory_of(const PlanRequest& r, const RunPlan& plan, const Division& d) {
+  const auto compute = static_cast<size_t>(r.device.compute_bytes);
+  const size_t workspace = r.attention_workspace(plan.spec, plan.micro_batch);
+  std::vector<MemoryItem> items;
+  for (MemoryItem item :
+       plan_memory(plan.spec, plan.micro_batch, plan.spec.sequence_len, true, workspace)) {
+    if (item.kind == "gradients") {
+      for (const MemoryItem& g : largest_gradients(d)) items.push_back(g);
+      continue;
+    }
+    // The plan counts fp32; masters and gradients stay in it where products read bf16.
+    if (item.kind == "activations") item.bytes = item.bytes / sizeof(float) * compute;
+    items.push_back(item);
+    if (item.kind == "weights" && compute != sizeof(float)) {
+      items.push_back({"weights for products", item.bytes / sizeof(float) * compute});
+    }
   }
-  const OwnedPart owned = owned_part(optim, level == ShardLevel::kNone ? 1 : ranks);
-  items.push_back({"optimizer state", static_cast<size_t>(owned.state_bytes)});
   const int workers = r.device.shared_host ? static_cast<int>(plan.threads) : 1;
-  items.push_back({"optimizer scratch", static_cast<size_t>(optim.scratch_bytes(workers))});
+  const auto state = most(d, [](const OptimPlan& p) { return p.state_bytes(); });
+  const auto scratch = most(d, [&](const OptimPlan& p) { return p.scratch_bytes(workers); });
+  items.push_back({"optimizer state", static_cast<size_t>(state)});
+  items.push_back({"optimizer scratch", static_cast<size_t>(scratch)});
   if (r.config.train.sample_tokens > 0) {
     const int64_t capacity = 1 + r.config.train.sample_tokens;
     items.push_back({"key/value cache", KvCache::planned_bytes(plan.spec, 1, capacity)});
   }
-  if (ranks > 1) items.push_back({"communication", buckets});
+  if (r.topology.ranks() > 1) {
+    items.push_back({"communication", static_cast<size_t>(MessageLimits{}.scratch_bytes)});
+  }
   return items;
 }
 
 // Tokens/s of the same devices, each alone with its part of the batch and nothing to exchange: one
 // GPU, or one rank that has a host for itself. The optimizer is not sharded there.
-double lone_step_seconds(const PlanRequest& r, const RunPlan& plan, const ParamLayout& layout,
-                         const OptimPlan& optim) {
+double lone_step_seconds(const PlanRequest& r, const RunPlan& plan) {
   PlanRequest lone = r;
   lone.topology = {1, 1};
   RunPlan shape = plan;
@@ -145,7 +181,7 @@ double lone_step_seconds(const PlanRequest& r, const RunPlan& plan, const ParamL
   shape.rank_sequences = (plan.global_sequences + units - 1) / units;
   shape.threads = threads_of_rank(lone);
   return predict_step(lone.device, lone.topology,
-                      load_of(lone, shape, layout, optim, ShardLevel::kNone))
+                      load_of(lone, shape, divide(lone, shape, ShardLevel::kNone)))
       .total();
 }
 
@@ -159,17 +195,14 @@ double LevelPlan::memory_bytes() const {
 
 RunPlan make_plan(const PlanRequest& request) {
   RunPlan plan = plan_shape(request);
-  const ParamLayout layout(plan.spec);
-  const OptimPlan optim =
-      plan_optimizer(request.config.optim, layout, request.config.train.total_batch_size);
-  const double lone = lone_step_seconds(request, plan, layout, optim);
+  const double lone = lone_step_seconds(request, plan);
   for (const ShardLevel level : kShardLevels) {
-    const StepLoad load = load_of(request, plan, layout, optim, level);
+    const Division division = divide(request, plan, level);
     LevelPlan l;
     l.level = level;
-    l.memory = memory_of(request, plan, optim, level);
-    l.sent_bytes = step_sent_bytes(request.device, request.topology, load);
-    l.time = predict_step(request.device, request.topology, load);
+    l.memory = memory_of(request, plan, division);
+    l.sent_bytes = sent_bytes_of(request, division);
+    l.time = predict_step(request.device, request.topology, load_of(request, plan, division));
     l.efficiency = lone / l.time.total();
     plan.levels.push_back(std::move(l));
   }

@@ -23,11 +23,12 @@ struct PlanRequest {
   std::function<size_t(const ModelSpec&, int64_t micro_batch)> attention_workspace;
 };
 
-// Memory of one rank, communication and time at one dist.shard level.
+// Memory of a rank (of each kind the most that a rank has), communication and time at one
+// dist.shard level.
 struct LevelPlan {
   ShardLevel level = ShardLevel::kNone;
   std::vector<MemoryItem> memory;
-  double sent_bytes = 0;  // to peers, per step
+  double sent_bytes = 0;  // that the rank with the most hands to its peers, per step
   StepTime time;
   double efficiency = 1;  // tokens/s against as many devices that need not talk
 

@@ -70,12 +70,28 @@ std::string batch_text(const RunPlan& plan) {
       plan.micro_steps, plan.micro_batch);
 }
 
+// Every kind that a level has, at about the place where it lists it.
+std::vector<std::string> memory_kinds(const RunPlan& plan) {
+  std::vector<std::string> kinds;
+  for (const LevelPlan& l : plan.levels) {
+    for (size_t i = 0; i < l.memory.size(); ++i) {
+      if (std::find(kinds.begin(), kinds.end(), l.memory[i].kind) != kinds.end()) continue;
+      const size_t at = std::min(i, kinds.size());
+      kinds.insert(kinds.begin() + static_cast<std::ptrdiff_t>(at), l.memory[i].kind);
+    }
+  }
+  return kinds;
+}
+
 std::string memory_text(const RunPlan& plan, const PlanNotes& notes) {
   std::string text = header(plan, notes, "memory of a rank, GiB");
-  const auto& kinds = plan.levels.front().memory;
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    text += row(plan, kinds[i].kind, [&](const LevelPlan& l) {
-      return fmt::format("{:.3f}", gib(static_cast<double>(l.memory[i].bytes)));
+  for (const std::string& kind : memory_kinds(plan)) {
+    text += row(plan, kind, [&](const LevelPlan& l) {
+      double bytes = 0;
+      for (const MemoryItem& item : l.memory) {
+        if (item.kind == kind) bytes += static_cast<double>(item.bytes);
+      }
+      return fmt::format("{:.3f}", gib(bytes));
     });
   }
   text += row(plan, "together",

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "framework/model/pass_hooks.h"
+
 namespace heddle {
 namespace {
 
@@ -20,69 +22,58 @@ double exposed_with(const DeviceSpec& device, double total, double exposed) {
   return std::min(total, (1 - device.overlap) * total + exposed);
 }
 
-std::vector<double> bucket_sizes(double bytes, double bucket) {
-  std::vector<double> sizes;
-  for (; bytes > bucket; bytes -= bucket) sizes.push_back(bucket);
-  sizes.push_back(bytes);
-  return sizes;
-}
-
-// Gradients appear from the last segment to the first; each full bucket is sent at once, one after
-// the other. `seconds` is the time of backward and `passes` the collectives a bucket goes through.
-Overlap beside_backward(const DeviceSpec& device, const Topology& topology, const StepLoad& load,
-                        double seconds, double passes, double scale) {
+double total_flops(const StepLoad& load) {
   double flops = 0;
   for (const Segment& s : load.segments) flops += s.flops;
-  double clock = 0, channel = 0, waiting = 0;
+  return flops;
+}
+
+double bucket_seconds(const DeviceSpec& device, const Topology& topology,
+                      const ExchangeBucket& bucket, double scale) {
+  return exchange_seconds(device, topology, bucket.bytes * scale, bucket.largest * scale);
+}
+
+// Gradients are complete from the last segment to the first; a bucket is sent when it closes, one
+// after the other. `seconds` is the time of backward and `passes` the collectives that a bucket
+// goes through.
+Overlap beside_backward(const DeviceSpec& device, const Topology& topology, const StepLoad& load,
+                        double seconds, double passes, double scale) {
+  const double flops = total_flops(load);
   Overlap result;
-  const auto send = [&](double bytes) {
-    const double time = passes * exchange_seconds(device, topology, bytes * scale);
-    result.total += time;
-    channel = std::max(channel, load.overlap ? clock : seconds) + time * device.overlap;
-  };
-  for (auto s = load.segments.rbegin(); s != load.segments.rend(); ++s) {
-    clock += seconds * s->flops / flops;
-    waiting += s->elements * sizeof(float);
-    for (; waiting >= load.bucket_bytes; waiting -= load.bucket_bytes) send(load.bucket_bytes);
+  double clock = 0, channel = 0;
+  auto bucket = load.buckets.begin();
+  for (size_t s = load.segments.size(); s-- > 0;) {
+    clock += seconds * load.segments[s].flops / flops;
+    for (; bucket != load.buckets.end() && bucket->closes == s; ++bucket) {
+      const double time = passes * bucket_seconds(device, topology, *bucket, scale);
+      result.total += time;
+      channel = std::max(channel, clock) + time * device.overlap;
+    }
   }
-  if (waiting > 0) send(waiting);
   if (!load.overlap) return {result.total, result.total};
   result.exposed = exposed_with(device, result.total, std::max(0.0, channel - seconds));
   return result;
 }
 
-// Parameters arrive bucket by bucket while forward runs; a segment waits for its own.
+// Parameters travel in the order in which forward asks for them, those of the first segment while
+// Muon still works (AdamW updates them before), and a segment waits for its own.
 Overlap beside_forward(const DeviceSpec& device, const Topology& topology, const StepLoad& load,
-                       double seconds, double scale) {
-  double flops = 0;
-  for (const Segment& s : load.segments) flops += s.flops;
+                       double seconds, double muon_seconds, double scale) {
+  const double flops = total_flops(load);
   Overlap result;
-  double clock = 0, channel = 0, wanted = 0, arrived = 0;
-  double left = load.exchange_elements * sizeof(float);
-  for (const Segment& s : load.segments) {
-    wanted += s.elements * sizeof(float);
-    for (; arrived < wanted && left > 0;) {
-      const double bytes = std::min(load.bucket_bytes, left);
-      const double time = exchange_seconds(device, topology, bytes * scale);
+  double clock = 0, channel = -muon_seconds;
+  auto bucket = load.buckets.rbegin();
+  for (size_t s = 0; s < load.segments.size(); ++s) {
+    for (; bucket != load.buckets.rend() && bucket->closes == s; ++bucket) {
+      const double time = bucket_seconds(device, topology, *bucket, scale);
       result.total += time;
-      channel += time * device.overlap;
-      arrived += bytes;
-      left -= bytes;
+      channel = (s == 0 ? channel : std::max(channel, 0.0)) + time * device.overlap;
     }
-    clock = std::max(clock, channel) + seconds * s.flops / flops;
+    clock = std::max(clock, channel) + seconds * load.segments[s].flops / flops;
   }
   if (!load.overlap) return {result.total, result.total};
   result.exposed = exposed_with(device, result.total, std::max(0.0, clock - seconds));
   return result;
-}
-
-double sequential(const DeviceSpec& device, const Topology& topology, const StepLoad& load,
-                  double scale) {
-  double total = 0;
-  for (const double b : bucket_sizes(load.exchange_elements * sizeof(float), load.bucket_bytes)) {
-    total += exchange_seconds(device, topology, b * scale);
-  }
-  return total;
 }
 
 }  // namespace
@@ -124,27 +115,30 @@ double rank_peak_flops(const DeviceSpec& device, const Topology& topology, int64
          std::min(1.0, processors / wanted);
 }
 
-double step_sent_bytes(const DeviceSpec& device, const Topology& topology, const StepLoad& load) {
-  const double once =
-      sent_bytes(topology, load.exchange_elements * static_cast<double>(device.exchange_bytes));
-  const int64_t reduces = load.level == ShardLevel::kGradients ? load.micro_steps : 1;
-  return once * static_cast<double>(reduces + 1);
+std::vector<ExchangeBucket> exchange_buckets(const Ownership& ownership) {
+  std::vector<ExchangeBucket> buckets;
+  for (const Bucket& b : ownership.buckets()) {
+    const int64_t largest = *std::max_element(b.counts.begin(), b.counts.end());
+    buckets.push_back({static_cast<double>(b.size) * sizeof(float),
+                       static_cast<double>(largest) * sizeof(float),
+                       static_cast<size_t>(b.closes - kEmbeddingPart)});
+  }
+  return buckets;
 }
 
 StepTime predict_step(const DeviceSpec& device, const Topology& topology, const StepLoad& load) {
-  double flops = 0;
-  for (const Segment& s : load.segments) flops += s.flops;
   const double peak = rank_peak_flops(device, topology, load.threads);
   const double sharing = device.shared_host ? static_cast<double>(topology.ranks_per_host) : 1.0;
   const double memory_rate = device.memory_bytes_per_s / sharing;
   const double scale = static_cast<double>(device.exchange_bytes) / sizeof(float);
-  const double model = load.tokens * flops / (peak * device.model_share);
+  const double model = load.tokens * total_flops(load) / (peak * device.model_share);
 
   StepTime t;
   t.backward = model * kBackwardShare;
   t.forward = model - t.backward;
-  t.optimizer = load.muon_flops / (peak * device.optimizer_share) +
-                (load.adamw_elements * kAdamWBytes + load.norm_elements * kNormBytes) / memory_rate;
+  t.muon = load.muon_flops / (peak * device.optimizer_share);
+  t.optimizer =
+      t.muon + (load.adamw_elements * kAdamWBytes + load.norm_elements * kNormBytes) / memory_rate;
   if (topology.ranks() == 1) return t;
 
   const auto steps = static_cast<double>(load.micro_steps);
@@ -157,10 +151,7 @@ StepTime predict_step(const DeviceSpec& device, const Topology& topology, const 
   t.reduce = reduce.total;
   t.reduce_exposed = reduce.exposed;
   if (load.level == ShardLevel::kNone) return t;
-  const Overlap gather = load.overlap
-                             ? beside_forward(device, topology, load, t.forward / steps, scale)
-                             : Overlap{sequential(device, topology, load, scale),
-                                       sequential(device, topology, load, scale)};
+  const Overlap gather = beside_forward(device, topology, load, t.forward / steps, t.muon, scale);
   t.gather = gather.total;
   t.gather_exposed = gather.exposed;
   return t;

@@ -28,25 +28,34 @@ inline constexpr ShardLevel kShardLevels[] = {ShardLevel::kNone, ShardLevel::kOp
                                               ShardLevel::kGradients};
 std::string_view shard_name(ShardLevel level);  // as dist.shard spells it
 
+// What one reduce-scatter, and one all-gather, moves. `closes` counts segments: backward is done
+// with the bucket after that one, and forward reads it first there.
+struct ExchangeBucket {
+  double bytes = 0;    // fp32
+  double largest = 0;  // of them, what one rank owns
+  size_t closes = 0;
+};
+std::vector<ExchangeBucket> exchange_buckets(const Ownership& ownership);
+
 // The slowest rank's share of a step.
 struct StepLoad {
   std::vector<Segment> segments;
-  double exchange_elements = 0;  // of the flat parameter buffer, padding included
+  std::vector<ExchangeBucket> buckets;  // in the order in which backward closes them
   double tokens = 0;
   int64_t micro_steps = 1;
   double muon_flops = 0;
   double adamw_elements = 0;
   double norm_elements = 0;  // gradients that it reads for the norm
   ShardLevel level = ShardLevel::kNone;
-  double bucket_bytes = 0;  // as computed: fp32
-  bool overlap = true;      // false: every collective waits for all of backward
-  int64_t threads = 1;      // shared_host only
+  bool overlap = true;  // false: every collective waits for all of the computation before it
+  int64_t threads = 1;  // shared_host only
 };
 
 // Seconds. The exposed parts are what collectives add to the computation.
 struct StepTime {
   double forward = 0, backward = 0;
   double optimizer = 0;
+  double muon = 0;                        // of it
   double reduce = 0, reduce_exposed = 0;  // of gradients
   double gather = 0, gather_exposed = 0;  // of parameters
   double compute() const { return forward + backward + optimizer; }
@@ -61,9 +70,5 @@ StepTime predict_step(const DeviceSpec& device, const Topology& topology, const 
 // FLOP/s that products reach on one rank at most: its device, or its threads' part of the host,
 // which ranks divide when there are more threads than processors.
 double rank_peak_flops(const DeviceSpec& device, const Topology& topology, int64_t threads);
-
-// Bytes that a rank hands to its peers in a step: gradients are reduced once, at level gradients
-// once a micro-step; then sums (level none) or new parameters are gathered.
-double step_sent_bytes(const DeviceSpec& device, const Topology& topology, const StepLoad& load);
 
 }  // namespace heddle

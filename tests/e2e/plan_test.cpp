@@ -71,6 +71,26 @@ TEST(PlanCommand, AgreesWithTheTrainerOnMemory) {
   }
 }
 
+#ifdef HEDDLE_E2E_MPI
+TEST(PlanCommand, AgreesWithTwoRanksOnBytes) {
+  for (const char* level : {"none", "optimizer", "gradients"}) {
+    TempFolder folder;
+    const std::string shard = std::string("dist.shard=") + level;
+    const CommandResult run =
+        run_mpi(2, {"train", kSmall, shard, "log.dir=" + folder.path(), "log.name=run",
+                    "train.num_iterations=3", "train.device_batch_size=2", "train.threads=1",
+                    "checkpoint.at_end=false"});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const json::value plan =
+        plan_json({kSmall, "--ranks", "2", "train.device_batch_size=2", "train.threads=1"});
+    const double planned = plan.at("levels").at(level).at("sent_bytes").to_number<double>();
+    const double counted = read_metric(folder.path("run/metrics.jsonl"), "train/comm_bytes").at(3);
+    // The plan is of the rank that sends most; two differ by a few norm pieces.
+    EXPECT_NEAR(counted, planned, 0.001 * planned) << level;
+  }
+}
+#endif
+
 TEST(PlanCommand, CalibratedOnARunItPredictsThatRun) {
   TempFolder folder;
   const CommandResult run = run_heddle({"train", kSmall, "log.dir=" + folder.path(), "log.name=run",

@@ -35,7 +35,7 @@ PlanRequest on(const DeviceSpec& device, int64_t ranks, int64_t threads) {
 std::string write_run(const testing::TempFolder& folder, const DeviceSpec& truth, int64_t ranks,
                       int64_t threads) {
   const PlanRequest r = on(truth, ranks, threads);
-  const StepTime t = make_plan(r).level(ShardLevel::kNone).time;
+  const StepTime t = make_plan(r).level(ShardLevel::kOptimizer).time;
   std::ofstream(folder / "config.yaml") << dump_config(r.config);
   std::ofstream out(folder / "metrics.jsonl");
   for (int step = 1; step <= 6; ++step) {

@@ -12,9 +12,8 @@ namespace {
 StepLoad two_segments() {
   StepLoad load;
   load.segments = {{250e6, 1e9}, {250e6, 3e9}};
-  load.exchange_elements = 500e6;
+  load.buckets = {{1e9, 0.5e9, 1}, {1e9, 0.5e9, 0}};
   load.tokens = 1e6;
-  load.bucket_bytes = 1e9;
   return load;
 }
 
@@ -53,7 +52,7 @@ TEST(StepModel, OnlyTheLastBucketIsExposedWhenComputingIsLong) {
   StepLoad load = two_segments();
   load.level = ShardLevel::kOptimizer;
   const StepTime t = predict_step(round_device(), {1, 2}, load);
-  // A bucket of 1 GB on two ranks: half of it at 1 GB/s. The second segment's goes out while the
+  // Buckets of 1 GB on two ranks: half of it at 1 GB/s. The second segment's goes out while the
   // first is still computed; the first segment's when backward is over.
   EXPECT_NEAR(t.reduce, 1.0, 1e-9);
   EXPECT_NEAR(t.reduce_exposed, 0.5, 1e-9);
@@ -98,20 +97,40 @@ TEST(StepModel, ATransferByTheCoresThatComputeIsNotHidden) {
   EXPECT_NEAR(t.gather_exposed, t.gather, 1e-9);
 }
 
+TEST(StepModel, TheFirstParametersTravelWhileMuonWorks) {
+  StepLoad load = two_segments();
+  load.level = ShardLevel::kOptimizer;
+  load.muon_flops = 0.15e12;  // 0.3 s of the 0.5 s that the first bucket takes
+  const StepTime t = predict_step(round_device(), {1, 2}, load);
+  EXPECT_NEAR(t.muon, 0.3, 1e-9);
+  EXPECT_NEAR(t.gather_exposed, 0.2, 1e-9);
+}
+
 TEST(StepModel, GradientsAreReducedEveryMicroStep) {
   StepLoad load = two_segments();
   load.micro_steps = 3;
-  const Topology two{1, 2};
-  const DeviceSpec d = round_device();
-  const auto sent = [&](ShardLevel level) {
-    load.level = level;
-    return step_sent_bytes(d, two, load);
-  };
-  // 2 GB of gradients and 2 GB of parameters; a rank sends half of each.
-  EXPECT_EQ(sent(ShardLevel::kNone), 2e9);
-  EXPECT_EQ(sent(ShardLevel::kOptimizer), 2e9);
-  EXPECT_EQ(sent(ShardLevel::kGradients), 4e9);
-  EXPECT_NEAR(predict_step(d, two, load).reduce, 3.0, 1e-9);
+  load.level = ShardLevel::kGradients;
+  const StepTime t = predict_step(round_device(), {1, 2}, load);
+  EXPECT_NEAR(t.reduce, 3.0, 1e-9);
+  EXPECT_NEAR(t.reduce_exposed, 1.5, 1e-9);
+  EXPECT_NEAR(t.gather, 1.0, 1e-9);
+}
+
+TEST(StepModel, BucketsCloseWithTheSegmentThatFillsThem) {
+  Config c = small_config();
+  const ModelSpec spec = resolve_model(c.model, 0);
+  const Ownership ownership(spec, c.optim, 3, 1);  // a layer a bucket
+  const std::vector<ExchangeBucket> buckets = exchange_buckets(ownership);
+  double bytes = 0;
+  size_t last = static_cast<size_t>(spec.n_layer) + 1;
+  EXPECT_EQ(buckets.front().closes, last);  // lm_head
+  EXPECT_EQ(buckets.back().closes, 0u);     // wte
+  for (const ExchangeBucket& b : buckets) {
+    EXPECT_LE(b.closes, last);
+    last = b.closes;
+    bytes += b.bytes;
+  }
+  EXPECT_EQ(bytes, 4.0 * static_cast<double>(ownership.layout().total()));
 }
 
 TEST(StepModel, RanksOfASharedHostDivideIt) {
