@@ -54,7 +54,7 @@ void run_train(const TrainOptions& options) {
   arm_faults(launch.rank);
   // What the ranks share outlives an error until the watchdog has told the others about it.
   Run run;
-  Watchdog watchdog(config.dist.timeout_s, launch);
+  Watchdog watchdog(config.dist.timeout_s, launch, signals);
   std::optional<Trainer> trainer;
   try {
     train(options, config, launch, signals, watchdog, &run, &trainer);

@@ -64,9 +64,10 @@ void print_line(const std::string& text) {
 
 }  // namespace
 
-Watchdog::Watchdog(double timeout, const LaunchContext& launch)
+Watchdog::Watchdog(double timeout, const LaunchContext& launch, StopSignals& signals)
     : timeout_(timeout),
       launch_(launch),
+      signals_(signals),
       parent_(::getppid()),
       watches_parent_(launcher_is_parent(launch)) {
   if (launch.world_size == 1) return;  // nobody waits for us, and we wait for nobody
@@ -250,6 +251,7 @@ void Watchdog::await_verdict() {
       {
         const std::lock_guard lock(mutex_);
         verdict_ = verdict;
+        signals_.arm();
       }
       // The compute thread may be about to say the same with its own words and exit code.
       for (double waited = 0; waited < kSettle && !main_failed_; waited += 0.05)
@@ -279,6 +281,7 @@ void Watchdog::store_lost(const std::string& what) {
 void Watchdog::fail(const std::string& error, ExitCode exit_code, Cause cause) {
   main_failed_ = true;
   if (!joined_) return;
+  signals_.arm();
   Suspicion s;
   s.kind = FailureKind::kError;
   s.failed.rank = launch_.rank;
@@ -300,6 +303,7 @@ void Watchdog::conclude(Suspicion suspicion, const std::string& own_error, ExitC
     // Another thread is ending this process already.
     for (;;) sleep_seconds(1);
   }
+  signals_.arm();
   complete(&suspicion);
   bool agreed = false;
   const Suspicion verdict = joined_ ? agree(suspicion, &agreed) : suspicion;

@@ -28,13 +28,15 @@
 #include "framework/comm/rendezvous.h"
 #include "framework/train/heartbeat.h"
 #include "framework/train/peer_process.h"
+#include "framework/train/signals.h"
 
 namespace heddle {
 
 class Watchdog {
  public:
-  // timeout: dist.timeout_s.
-  Watchdog(double timeout, const LaunchContext& launch);
+  // timeout: dist.timeout_s. Once a failure is known a signal no longer ends the process: the
+  // record is written first. `signals` outlives this object.
+  Watchdog(double timeout, const LaunchContext& launch, StopSignals& signals);
   // Watches nothing any more. For a process that has joined: after leave() or in fail().
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -83,6 +85,7 @@ class Watchdog {
 
   const double timeout_;
   const LaunchContext launch_;
+  StopSignals& signals_;
   const pid_t parent_;
   bool watches_parent_ = false;
 

@@ -27,6 +27,7 @@ class Row:
     steps: int = 100000       # train.num_iterations
     act: str = ""             # what faults.py does by itself: kill_launcher | link_down | link_blink
     shim: dict = field(default_factory=dict)  # environment of the failing disk
+    disk: float = 0           # size of the run's disk, in checkpoints; 0: as it is
     checkpoint: bool = True   # the last one must be loadable
     grace: float = 0          # seconds of the launcher that come on top, and why in `does`
 
@@ -75,14 +76,14 @@ ROWS = [
     Row("plugin", "another plugin build on one rank", "refused", "", all_ranks(6),
         {"mpi": (6,), "gloo": (6,)}, says="ranks disagree on attention plugins",
         odd={"LAB_ODD_PLUGINS": "other build"}, checkpoint=False),
-    Row("slow-disk", "a disk that takes 3 s for every fsync", "goes on", "", all_ranks(0),
+    Row("slow-disk", "a disk that takes 2 s for every fsync", "goes on", "", all_ranks(0),
         {"mpi": (0,), "gloo": (0,)}, steps=12,
-        shim={"HEDDLE_SHIM_DELAY_MS": "3000"}),
+        shim={"HEDDLE_SHIM_DELAY_MS": "2000"}),
     Row("blink", "two hosts, veth down for 2 s", "goes on", "", {0: (0,), 1: (0,)},
         {"mpi": (0,), "gloo": (0,)}, hosts=True, act="link_blink", steps=120),
     Row("nan", "NaN gradients on one rank", "7", f"backward:1:{STEP}:nan", all_ranks(7),
         {"mpi": (7,), "gloo": (7,)}, quick=True, says="[numerics]"),
     Row("full-disk", "a disk that is full in the second save", "goes on", "", all_ranks(0),
         {"mpi": (0,), "gloo": (0,)}, steps=12, says="training goes on",
-        shim={"HEDDLE_SHIM_ERRNO": "28", "HEDDLE_SHIM_BYTES": "fits one"}),
+        disk=1.6),
 ]

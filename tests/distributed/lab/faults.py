@@ -74,8 +74,6 @@ def environment(lab, row, run_folder):
     if row.shim:
         env.update(row.shim, HEDDLE_SHIM_PREFIX=os.path.join(run_folder, "checkpoints"),
                    LD_PRELOAD=os.path.join(lab.build, "tests", "libfail_shim.so"))
-        if env.get("HEDDLE_SHIM_BYTES") == "fits one":
-            env["HEDDLE_SHIM_BYTES"] = str(int(1.5 * one_checkpoint(lab)))
     return env
 
 
@@ -83,7 +81,7 @@ def one_checkpoint(lab):
     """Bytes of a checkpoint of this model."""
     if not hasattr(lab, "checkpoint_bytes"):
         subprocess.run([lab.heddle, "train", YAML, f"log.dir={lab.folder}", "log.name=size",
-                        "train.num_iterations=5"], capture_output=True, check=True)
+                        "train.num_iterations=6"], capture_output=True, check=True)
         saved = os.path.join(lab.folder, "size", "checkpoints", "step-000005")
         lab.checkpoint_bytes = sum(os.path.getsize(os.path.join(saved, n))
                                    for n in os.listdir(saved))
@@ -121,7 +119,7 @@ class Pair:
             plain = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0",
                      "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29555"}
             argv = two.on(host, [RANK, self.notes, lab.heddle] +
-                          heddle_args(row, "gloo", os.path.join(folder, host)), plain)
+                          heddle_args(row, "gloo", os.path.join(folder, "h2a")), plain)
             self.parts.append(jobs.Job(argv, self.notes, env))
         self.started = time.time()
 
@@ -180,26 +178,24 @@ def strike(lab, row, job, run_folder):
     return job.seen.get("HEDDLE_FAULT strikes")
 
 
-def judge_summary(row, folders, problems):
-    """What the summaries name, in short."""
+def judge_summary(row, folder, problems):
+    """What the summary names, in short."""
     if row.outcome != "6":
         return "-"
-    named = []
-    for folder in folders:
-        summary = jobs.summary_of(folder)
-        if summary is None:
-            problems.append(f"no failure.json in {os.path.basename(os.path.dirname(folder))}")
-            continue
-        first = summary["first_failure"]
-        named.append(f"rank {first['rank']} step {first['step']} on {first['host']}"
-                     if first["rank"] >= 0 else first["why"])
-        if row.first is not ANY and first["rank"] != row.first:
-            problems.append(f"named rank {first['rank']}: {first['why']}")
-        if row.fault and abs(first["step"] - int(row.fault.split(":")[2])) > 1:
-            problems.append(f"named step {first['step']}")
-        if not summary["last_checkpoint"]:
-            problems.append("the summary names no checkpoint")
-    return "; ".join(named)
+    summary = jobs.summary_of(folder)
+    if summary is None:
+        problems.append("no failure.json")
+        return "nothing"
+    first = summary["first_failure"]
+    if row.first is not ANY and first["rank"] != row.first:
+        problems.append(f"named rank {first['rank']}: {first['why']}")
+    if row.fault and abs(first["step"] - int(row.fault.split(":")[2])) > 1:
+        problems.append(f"named step {first['step']}")
+    if not summary["last_checkpoint"]:
+        problems.append("the summary names no checkpoint")
+    if first["rank"] < 0:
+        return first["why"]
+    return f"rank {first['rank']} step {first['step']} on {first['host']}"
 
 
 def judge_codes(row, job, records, problems):
@@ -216,6 +212,9 @@ def run_row(lab, row, backend):
     folder = os.path.join(lab.folder, f"{row.name}-{backend}")
     os.makedirs(folder)
     main = os.path.join(folder, "h2a") if row.hosts else folder
+    if row.disk:
+        kib = int(row.disk * one_checkpoint(lab) / 1024)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", folder], check=True)
     run_folder = os.path.join(main, "run")
     env = environment(lab, row, run_folder)
     problems = []
@@ -248,16 +247,16 @@ def run_row(lab, row, backend):
         problems.append(f"did not say '{row.says}'")
     if row.outcome == "refused" and os.path.exists(run_folder):
         problems.append("a run folder was made")
-    # Each host of a partition has its own disk here and its own summary.
-    second = os.path.join(folder, "h2b", "run")
-    folders = [run_folder] + ([second] if row.act == "link_down" and os.path.isdir(second) else [])
-    named = judge_summary(row, folders, problems)
+    named = judge_summary(row, run_folder, problems)
     loadable = "-"
     if row.checkpoint:
+        saved = jobs.checkpoints(run_folder)
         wrong = jobs.resumes(lab.heddle, YAML, main, "run")
-        loadable = wrong or f"step {jobs.checkpoints(run_folder)[-1] - 0}"
+        loadable = wrong or f"step {saved[-1]}"
         if wrong:
             problems.append(f"resume: {wrong}")
+    if row.disk:
+        subprocess.run(["umount", "-l", folder], check=False)
     if problems:
         print(f"--- {row.name} {backend}: {'; '.join(problems)}\n{job.output()}\n---", flush=True)
     launched = {"mpi": "mpirun", "gloo": "by hand" if row.hosts else "heddle launch"}[backend]
@@ -285,7 +284,7 @@ def main():
             if (options.rows and row.name not in options.rows) or (options.quick and not row.quick):
                 continue
             for backend in [options.backend] if options.backend else ["mpi", "gloo"]:
-                if row.hosts and why_not:
+                if (row.hosts or row.disk) and why_not:
                     skipped.append(f"{row.does} ({backend}): {why_not}")
                     continue
                 table.append(run_row(lab, row, backend))

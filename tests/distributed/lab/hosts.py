@@ -12,7 +12,7 @@ HOSTS = {"h2a": "10.77.0.1", "h2b": "10.77.0.2"}
 
 def available():
     if os.geteuid() != 0:
-        return "needs root for network namespaces"
+        return "needs root for namespaces and mounts"
     if subprocess.run(["which", "ip"], capture_output=True).returncode != 0:
         return "needs ip (Debian: iproute2)"
     probe = subprocess.run(["unshare", "-n", "-m", "true"], capture_output=True, text=True)

@@ -1,7 +1,8 @@
 /* LD_PRELOAD library that makes a folder fail, because root ignores permissions and a test cannot
  * fill a disk: opening for writing, mkdir and writes below HEDDLE_SHIM_PREFIX fail with
  * HEDDLE_SHIM_ERRNO once HEDDLE_SHIM_BYTES bytes were written there (ENOSPC), or at once (EROFS,
- * HEDDLE_SHIM_BYTES unset). */
+ * HEDDLE_SHIM_BYTES unset). Without HEDDLE_SHIM_ERRNO nothing fails. With HEDDLE_SHIM_DELAY_MS every
+ * fsync below the prefix takes that much longer: a slow disk. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -32,10 +33,11 @@ static int fd_covered(int fd) {
 }
 
 static int error_number(void) { return atoi(getenv("HEDDLE_SHIM_ERRNO")); }
+static int fails(void) { return getenv("HEDDLE_SHIM_ERRNO") != NULL; }
 static int at_once(void) { return getenv("HEDDLE_SHIM_BYTES") == NULL; }
 
 static int refuse(const char* path, int flags) {
-  if (!covered(path) || !at_once() || (flags & O_ACCMODE) == O_RDONLY) return 0;
+  if (!fails() || !covered(path) || !at_once() || (flags & O_ACCMODE) == O_RDONLY) return 0;
   errno = error_number();
   return 1;
 }
@@ -79,7 +81,7 @@ int mkdir(const char* path, mode_t mode) {
 }
 
 static int disk_full(int fd, size_t bytes) {
-  if (at_once() || !fd_covered(fd)) return 0;
+  if (!fails() || at_once() || !fd_covered(fd)) return 0;
   g_written += (long)bytes;
   if (g_written <= atol(getenv("HEDDLE_SHIM_BYTES"))) return 0;
   errno = error_number();
@@ -96,4 +98,10 @@ ssize_t writev(int fd, const struct iovec* parts, int count) {
   for (int i = 0; i < count; ++i) bytes += parts[i].iov_len;
   if (disk_full(fd, bytes)) return -1;
   return NEXT(writev)(fd, parts, count);
+}
+
+int fsync(int fd) {
+  const char* delay = getenv("HEDDLE_SHIM_DELAY_MS");
+  if (delay != NULL && fd_covered(fd)) usleep((useconds_t)atol(delay) * 1000);
+  return NEXT(fsync)(fd);
 }
