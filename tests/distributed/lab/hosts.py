@@ -41,7 +41,9 @@ class TwoHosts:
             ip("-n", host, "link", "set", "veth0", "up")
             if docker0:
                 ip("-n", host, "link", "add", "docker0", "type", "bridge")
-                ip("-n", host, "link", "add", "port0", "type", "dummy")
+                # A member that is up keeps the bridge up.
+                ip("-n", host, "link", "add", "port0", "type", "veth", "peer", "name", "port1")
+                ip("-n", host, "link", "set", "port1", "up")
                 ip("-n", host, "link", "set", "port0", "master", "docker0")
                 ip("-n", host, "addr", "add", "172.17.0.1/16", "dev", "docker0")
                 ip("-n", host, "link", "set", "port0", "up")
