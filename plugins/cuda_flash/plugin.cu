@@ -46,7 +46,8 @@ class CudaFlash {
     check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device.index), "device");
     check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.index),
           "device");
-    if (arch_ < 80) throw Failure(HEDDLE_REFUSED, "the GPU is sm_%d, expected sm_80 or newer", arch_);
+    if (arch_ < 80)
+      throw Failure(HEDDLE_REFUSED, "the GPU is sm_%d, expected sm_80 or newer", arch_);
     sms_ = sms;
     shared_limit_ = static_cast<size_t>(shared);
     peak_flops_ = device.peak_flops;
@@ -150,9 +151,10 @@ class CudaFlash {
     if (peak_flops_ <= 0.0) return 0.0;
     heddle::kernels::AttentionMask mask = problem.mask;
     if (p->op == HEDDLE_OP_DECODE) mask.q_pos0 = mask.k_len - mask.q_len;
-    const double pairs = static_cast<double>(visible_pairs(mask)) * static_cast<double>(p->batch) *
-                         p->n_head;
-    const double products = p->op == HEDDLE_OP_BACKWARD ? (problem.deterministic ? 14.0 : 10.0) : 4.0;
+    const double pairs =
+        static_cast<double>(visible_pairs(mask)) * static_cast<double>(p->batch) * p->n_head;
+    const double products =
+        p->op == HEDDLE_OP_BACKWARD ? (problem.deterministic ? 14.0 : 10.0) : 4.0;
     return 1e6 * products * pairs * p->head_dim / (0.5 * peak_flops_);
   }
 
@@ -178,9 +180,9 @@ class CudaFlash {
 
 }  // namespace
 
-HEDDLE_ATTENTION_PLUGIN(CudaFlash,
-                        {.name = "cuda_flash",
-                         .version = "1.0.0",
-                         .description = "flash attention on tensor cores of sm_80, and in plain fp32",
-                         .properties = HEDDLE_PROP_CTX_CONCURRENT,
-                         .device_type = HEDDLE_DEVICE_CUDA});
+HEDDLE_ATTENTION_PLUGIN(
+    CudaFlash, {.name = "cuda_flash",
+                .version = "1.0.0",
+                .description = "flash attention on tensor cores of sm_80, and in plain fp32",
+                .properties = HEDDLE_PROP_CTX_CONCURRENT,
+                .device_type = HEDDLE_DEVICE_CUDA});

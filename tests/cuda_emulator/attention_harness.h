@@ -1,4 +1,5 @@
-// Attention problems on the emulated device, against the fp64 definition on the same rounded inputs.
+// Attention problems on the emulated device, against the fp64 definition on the same rounded
+// inputs.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -23,7 +24,7 @@ struct Case {
   int n_head = 1, n_kv_head = 1, head_dim = 8;
   int64_t window_left = -1, q_pos0 = 0, k_pos0 = 0;
   bool causal = true;
-  bool padded = false;  // gaps of 8 and 16 elements between heads and rows
+  bool padded = false;               // gaps of 8 and 16 elements between heads and rows
   std::vector<int32_t> kv_len = {};  // decode
 
   Case bottom_right() const {
@@ -73,10 +74,10 @@ class DeviceTensor {
     strides.head = dim + (padded ? 8 : 0);
     strides.token = heads * strides.head + (padded ? 16 : 0);
     strides.batch = tokens * strides.token + (padded ? 8 : 0);
-    const int64_t elements = batch * tokens == 0 ? 0
-                                                 : (batch - 1) * strides.batch +
-                                                       (tokens - 1) * strides.token +
-                                                       (heads - 1) * strides.head + dim;
+    const int64_t elements = batch * tokens == 0
+                                 ? 0
+                                 : (batch - 1) * strides.batch + (tokens - 1) * strides.token +
+                                       (heads - 1) * strides.head + dim;
     bytes_.assign(static_cast<size_t>(elements) * size_of(element), 0xff);
     check(cudaMalloc(&data, bytes_.size()));
   }
@@ -157,8 +158,14 @@ class Bench {
   Bench(const Case& c, Element element)
       : case_(c),
         element_(element),
-        q_(query_tensor()), k_(key_tensor()), v_(key_tensor()), out_(query_tensor()),
-        dout_(query_tensor()), dq_(query_tensor()), dk_(key_tensor()), dv_(key_tensor()) {
+        q_(query_tensor()),
+        k_(key_tensor()),
+        v_(key_tensor()),
+        out_(query_tensor()),
+        dout_(query_tensor()),
+        dq_(query_tensor()),
+        dk_(key_tensor()),
+        dv_(key_tensor()) {
     problem.element = element;
     problem.batch = c.batch;
     problem.n_head = c.n_head;
@@ -241,9 +248,9 @@ class Bench {
     Exact e;
     e.out.resize(q.size()), e.lse.resize(lse_count());
     if (op == Operation::kDecode) {
-      reference::attention_decode<double, double, double>(
-          s, {q.data(), queries}, {k.data(), keys}, {v.data(), keys}, c.kv_len.data(),
-          {e.out.data(), queries}, e.lse.data());
+      reference::attention_decode<double, double, double>(s, {q.data(), queries}, {k.data(), keys},
+                                                          {v.data(), keys}, c.kv_len.data(),
+                                                          {e.out.data(), queries}, e.lse.data());
       return e;
     }
     reference::attention_forward<double, double, double>(s, {q.data(), queries}, {k.data(), keys},
@@ -257,9 +264,7 @@ class Bench {
     return e;
   }
 
-  size_t lse_count() const {
-    return static_cast<size_t>(case_.batch * case_.n_head * case_.q_len);
-  }
+  size_t lse_count() const { return static_cast<size_t>(case_.batch * case_.n_head * case_.q_len); }
 
   AttentionProblem problem;
   std::vector<float> qs, ks, vs, douts;
@@ -285,12 +290,14 @@ struct Gate {
   double least = 0.03;  // root mean square below which a tensor counts as cancelled
 };
 inline Gate out_gate(Element e) {
-  return e == Element::kF32 ? Gate{3e-6, 1e-5} : e == Element::kF16 ? Gate{6e-4, 1e-3}
-                                                                    : Gate{4e-3, 8e-3};
+  return e == Element::kF32   ? Gate{3e-6, 1e-5}
+         : e == Element::kF16 ? Gate{6e-4, 1e-3}
+                              : Gate{4e-3, 8e-3};
 }
 inline Gate gradient_gate(Element e) {
-  return e == Element::kF32 ? Gate{1e-5, 3e-5} : e == Element::kF16 ? Gate{1.2e-3, 2e-3, 0.1}
-                                                                    : Gate{8e-3, 1.5e-2, 0.1};
+  return e == Element::kF32   ? Gate{1e-5, 3e-5}
+         : e == Element::kF16 ? Gate{1.2e-3, 2e-3, 0.1}
+                              : Gate{8e-3, 1.5e-2, 0.1};
 }
 
 inline void expect_close(const char* name, const std::vector<float>& got,

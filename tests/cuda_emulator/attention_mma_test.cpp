@@ -14,37 +14,53 @@ class MmaAttention : public ::testing::TestWithParam<Element> {
   void TearDown() override { emulator::set_schedule(0); }
 };
 INSTANTIATE_TEST_SUITE_P(Elements, MmaAttention, ::testing::Values(Element::kBf16, Element::kF16),
-                         [](const auto& p) {
-                           return p.param == Element::kBf16 ? "bf16" : "fp16";
-                         });
+                         [](const auto& p) { return p.param == Element::kBf16 ? "bf16" : "fp16"; });
 
 TEST_P(MmaAttention, EqualsTheDefinition) {
   const Element e = GetParam();
   check_case({.q_len = 1, .k_len = 1, .head_dim = 8}, e);
-  check_case({.batch = 2, .q_len = 67, .k_len = 67, .n_head = 6, .n_kv_head = 2, .head_dim = 40,
-              .window_left = 9, .padded = true}, e);
-  check_case(Case{.q_len = 33, .k_len = 150, .n_head = 3, .n_kv_head = 1, .head_dim = 64}
-                 .bottom_right(), e);
-  check_case({.q_len = 70, .k_len = 65, .n_head = 2, .n_kv_head = 2, .head_dim = 96,
-              .causal = false}, e);
-  check_case({.q_len = 130, .k_len = 130, .n_head = 2, .n_kv_head = 1, .head_dim = 128,
-              .window_left = 64}, e);
+  check_case({.batch = 2,
+              .q_len = 67,
+              .k_len = 67,
+              .n_head = 6,
+              .n_kv_head = 2,
+              .head_dim = 40,
+              .window_left = 9,
+              .padded = true},
+             e);
+  check_case(
+      Case{.q_len = 33, .k_len = 150, .n_head = 3, .n_kv_head = 1, .head_dim = 64}.bottom_right(),
+      e);
+  check_case(
+      {.q_len = 70, .k_len = 65, .n_head = 2, .n_kv_head = 2, .head_dim = 96, .causal = false}, e);
+  check_case(
+      {.q_len = 130, .k_len = 130, .n_head = 2, .n_kv_head = 1, .head_dim = 128, .window_left = 64},
+      e);
 }
 
 TEST_P(MmaAttention, GradientsInAFixedOrder) {
   const Element e = GetParam();
-  check_case({.batch = 2, .q_len = 67, .k_len = 67, .n_head = 6, .n_kv_head = 2, .head_dim = 40,
-              .window_left = 9, .padded = true}, e, true);
-  check_case(Case{.q_len = 40, .k_len = 104, .n_head = 2, .n_kv_head = 1, .head_dim = 80}
-                 .bottom_right(), e, true);
+  check_case({.batch = 2,
+              .q_len = 67,
+              .k_len = 67,
+              .n_head = 6,
+              .n_kv_head = 2,
+              .head_dim = 40,
+              .window_left = 9,
+              .padded = true},
+             e, true);
+  check_case(
+      Case{.q_len = 40, .k_len = 104, .n_head = 2, .n_kv_head = 1, .head_dim = 80}.bottom_right(),
+      e, true);
   check_case({.q_len = 129, .k_len = 129, .head_dim = 128, .window_left = 63}, e, true);
 }
 
 TEST_P(MmaAttention, RowsThatSeeNothing) {
   for (const bool deterministic : {false, true}) {
     const Element e = GetParam();
-    check_case(Case{.q_len = 5, .k_len = 2, .n_head = 2, .n_kv_head = 1, .head_dim = 8}
-                   .bottom_right(), e, deterministic);
+    check_case(
+        Case{.q_len = 5, .k_len = 2, .n_head = 2, .n_kv_head = 1, .head_dim = 8}.bottom_right(), e,
+        deterministic);
     check_case(Case{.q_len = 200, .k_len = 2, .head_dim = 32}.bottom_right(), e, deterministic);
     check_case({.q_len = 70, .k_len = 65, .head_dim = 8, .window_left = 3, .q_pos0 = 100}, e,
                deterministic);
@@ -57,14 +73,40 @@ TEST_P(MmaAttention, RowsThatSeeNothing) {
 
 TEST_P(MmaAttention, DecodeWithLengthsPerRow) {
   const Element e = GetParam();
-  check_case({.batch = 3, .q_len = 1, .k_len = 64, .n_head = 4, .n_kv_head = 2, .head_dim = 16,
-              .kv_len = {64, 1, 33}}, e);
-  check_case({.batch = 3, .q_len = 2, .k_len = 40, .n_head = 2, .n_kv_head = 1, .head_dim = 72,
-              .window_left = 5, .kv_len = {2, 0, 39}}, e);
-  check_case({.batch = 2, .q_len = 1, .k_len = 900, .n_head = 6, .n_kv_head = 2, .head_dim = 128,
-              .kv_len = {900, 20}}, e);
-  check_case({.batch = 1, .q_len = 3, .k_len = 300, .n_head = 8, .n_kv_head = 1, .head_dim = 256,
-              .window_left = 250, .kv_len = {290}}, e);
+  check_case({.batch = 3,
+              .q_len = 1,
+              .k_len = 64,
+              .n_head = 4,
+              .n_kv_head = 2,
+              .head_dim = 16,
+              .kv_len = {64, 1, 33}},
+             e);
+  check_case({.batch = 3,
+              .q_len = 2,
+              .k_len = 40,
+              .n_head = 2,
+              .n_kv_head = 1,
+              .head_dim = 72,
+              .window_left = 5,
+              .kv_len = {2, 0, 39}},
+             e);
+  check_case({.batch = 2,
+              .q_len = 1,
+              .k_len = 900,
+              .n_head = 6,
+              .n_kv_head = 2,
+              .head_dim = 128,
+              .kv_len = {900, 20}},
+             e);
+  check_case({.batch = 1,
+              .q_len = 3,
+              .k_len = 300,
+              .n_head = 8,
+              .n_kv_head = 1,
+              .head_dim = 256,
+              .window_left = 250,
+              .kv_len = {290}},
+             e);
 }
 
 TEST_P(MmaAttention, GoldenProblems) {
@@ -102,8 +144,8 @@ TEST_P(MmaAttention, GoldenProblems) {
 }
 
 TEST_P(MmaAttention, DeterministicGradientsHaveTheSameBitsUnderEverySchedule) {
-  const Case c{.q_len = 70, .k_len = 70, .n_head = 2, .n_kv_head = 1, .head_dim = 16,
-               .window_left = 40};
+  const Case c{
+      .q_len = 70, .k_len = 70, .n_head = 2, .n_kv_head = 1, .head_dim = 16, .window_left = 40};
   Results first;
   for (uint64_t schedule = 0; schedule < 20; ++schedule) {
     emulator::set_schedule(schedule);
@@ -122,7 +164,11 @@ TEST_P(MmaAttention, DeterministicGradientsHaveTheSameBitsUnderEverySchedule) {
 // 2 * 8 * (64 / 16) of 16x8x16.
 TEST_P(MmaAttention, VisitsOnlyTheBlocksThatARangeNames) {
   for (const int64_t window : {-1, 0, 63, 64, 65, 128}) {
-    const Case c{.q_len = 256, .k_len = 256, .n_head = 2, .n_kv_head = 1, .head_dim = 64,
+    const Case c{.q_len = 256,
+                 .k_len = 256,
+                 .n_head = 2,
+                 .n_kv_head = 1,
+                 .head_dim = 64,
                  .window_left = window};
     Bench bench(c, GetParam());
     const Variant& v = bench.variant(Operation::kForward);

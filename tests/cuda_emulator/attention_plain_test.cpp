@@ -12,20 +12,31 @@ constexpr Element kF32 = Element::kF32;
 
 TEST(PlainAttention, EqualsTheDefinition) {
   check_case({.q_len = 1, .k_len = 1, .head_dim = 1}, kF32);
-  check_case({.batch = 2, .q_len = 37, .k_len = 37, .n_head = 6, .n_kv_head = 2, .head_dim = 20,
-              .window_left = 9, .padded = true}, kF32);
-  check_case(Case{.q_len = 33, .k_len = 70, .n_head = 3, .n_kv_head = 1, .head_dim = 64}
-                 .bottom_right(), kF32);
-  check_case({.q_len = 40, .k_len = 65, .n_head = 2, .n_kv_head = 2, .head_dim = 40,
-              .causal = false}, kF32);
-  check_case({.q_len = 65, .k_len = 65, .n_head = 2, .n_kv_head = 1, .head_dim = 130,
-              .window_left = 0}, kF32);
+  check_case({.batch = 2,
+              .q_len = 37,
+              .k_len = 37,
+              .n_head = 6,
+              .n_kv_head = 2,
+              .head_dim = 20,
+              .window_left = 9,
+              .padded = true},
+             kF32);
+  check_case(
+      Case{.q_len = 33, .k_len = 70, .n_head = 3, .n_kv_head = 1, .head_dim = 64}.bottom_right(),
+      kF32);
+  check_case(
+      {.q_len = 40, .k_len = 65, .n_head = 2, .n_kv_head = 2, .head_dim = 40, .causal = false},
+      kF32);
+  check_case(
+      {.q_len = 65, .k_len = 65, .n_head = 2, .n_kv_head = 1, .head_dim = 130, .window_left = 0},
+      kF32);
 }
 
 TEST(PlainAttention, RowsThatSeeNothing) {
   // More queries than keys: the first three come before every key.
-  check_case(Case{.q_len = 5, .k_len = 2, .n_head = 2, .n_kv_head = 1, .head_dim = 8}
-                 .bottom_right(), kF32);
+  check_case(
+      Case{.q_len = 5, .k_len = 2, .n_head = 2, .n_kv_head = 1, .head_dim = 8}.bottom_right(),
+      kF32);
   // Keys that are all outside of the window, and keys that no query sees.
   check_case({.q_len = 40, .k_len = 33, .head_dim = 8, .window_left = 3, .q_pos0 = 100}, kF32);
   check_case({.q_len = 40, .k_len = 80, .head_dim = 8, .q_pos0 = 10, .k_pos0 = 7}, kF32);
@@ -34,12 +45,33 @@ TEST(PlainAttention, RowsThatSeeNothing) {
 }
 
 TEST(PlainAttention, DecodeWithLengthsPerRow) {
-  check_case({.batch = 3, .q_len = 1, .k_len = 64, .n_head = 4, .n_kv_head = 2, .head_dim = 16,
-              .kv_len = {64, 1, 33}}, kF32);
-  check_case({.batch = 3, .q_len = 2, .k_len = 40, .n_head = 2, .n_kv_head = 1, .head_dim = 72,
-              .window_left = 5, .kv_len = {2, 0, 39}, }, kF32);
+  check_case({.batch = 3,
+              .q_len = 1,
+              .k_len = 64,
+              .n_head = 4,
+              .n_kv_head = 2,
+              .head_dim = 16,
+              .kv_len = {64, 1, 33}},
+             kF32);
+  check_case(
+      {
+          .batch = 3,
+          .q_len = 2,
+          .k_len = 40,
+          .n_head = 2,
+          .n_kv_head = 1,
+          .head_dim = 72,
+          .window_left = 5,
+          .kv_len = {2, 0, 39},
+      },
+      kF32);
   // Long enough to be split over blocks, with a row that leaves most splits without a key.
-  Case split{.batch = 2, .q_len = 1, .k_len = 500, .n_head = 6, .n_kv_head = 2, .head_dim = 32,
+  Case split{.batch = 2,
+             .q_len = 1,
+             .k_len = 500,
+             .n_head = 6,
+             .n_kv_head = 2,
+             .head_dim = 32,
              .kv_len = {500, 20}};
   check_case(split, kF32);
   AttentionProblem p = Bench(split, kF32).problem;
@@ -50,8 +82,14 @@ TEST(PlainAttention, DecodeWithLengthsPerRow) {
 }
 
 TEST(PlainAttention, CacheBeyondTheLengthIsNeverRead) {
-  const Case c{.batch = 2, .q_len = 1, .k_len = 70, .n_head = 2, .n_kv_head = 1, .head_dim = 8,
-               .window_left = 12, .kv_len = {40, 3}};
+  const Case c{.batch = 2,
+               .q_len = 1,
+               .k_len = 70,
+               .n_head = 2,
+               .n_kv_head = 1,
+               .head_dim = 8,
+               .window_left = 12,
+               .kv_len = {40, 3}};
   Bench bench(c, kF32);
   auto k = bench.ks, v = bench.vs;
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -96,8 +134,8 @@ TEST(PlainAttention, GoldenProblems) {
 }
 
 TEST(PlainAttention, TheBitsDoNotDependOnTheSchedule) {
-  const Case c{.q_len = 70, .k_len = 70, .n_head = 4, .n_kv_head = 2, .head_dim = 16,
-               .window_left = 33};
+  const Case c{
+      .q_len = 70, .k_len = 70, .n_head = 4, .n_kv_head = 2, .head_dim = 16, .window_left = 33};
   Results first;
   for (const uint64_t schedule : {0, 1, 2, 3}) {
     emulator::set_schedule(schedule);
@@ -117,7 +155,11 @@ TEST(PlainAttention, TheBitsDoNotDependOnTheSchedule) {
 // keys and values once for all heads of the group.
 TEST(PlainAttention, LoadsOnlyTheBlocksThatARangeNames) {
   for (const int64_t window : {-1, 0, 31, 32, 40}) {
-    const Case c{.q_len = 200, .k_len = 200, .n_head = 4, .n_kv_head = 1, .head_dim = 8,
+    const Case c{.q_len = 200,
+                 .k_len = 200,
+                 .n_head = 4,
+                 .n_kv_head = 1,
+                 .head_dim = 8,
                  .window_left = window};
     Bench bench(c, kF32);
     const Variant& v = bench.variant(Operation::kForward);

@@ -23,8 +23,10 @@ cudaStream_t stream;
 uint32_t only_dtype() {
   const char* name = std::getenv("HEDDLE_EMULATED_DTYPE");
   const std::string_view text = name ? name : "";
-  return text == "f32" ? HEDDLE_DTYPE_F32 : text == "bf16" ? HEDDLE_DTYPE_BF16
-         : text == "f16" ? HEDDLE_DTYPE_F16 : 0;
+  return text == "f32"    ? HEDDLE_DTYPE_F32
+         : text == "bf16" ? HEDDLE_DTYPE_BF16
+         : text == "f16"  ? HEDDLE_DTYPE_F16
+                          : 0;
 }
 const uint32_t kOnlyDtype = only_dtype();
 
@@ -61,9 +63,8 @@ uint32_t query(heddle_attention_ctx* ctx, const heddle_attention_problem* proble
   return HEDDLE_OK;
 }
 
-template <uint32_t (*heddle_attention_plugin::*kFunction)(heddle_attention_ctx*,
-                                                          const heddle_attention_problem*,
-                                                          const heddle_attention_call*)>
+template <uint32_t (*heddle_attention_plugin::*kFunction)(
+    heddle_attention_ctx*, const heddle_attention_problem*, const heddle_attention_call*)>
 uint32_t forward_to(heddle_attention_ctx* ctx, const heddle_attention_problem* problem,
                     const heddle_attention_call* call) {
   const heddle_attention_problem p = on_cuda(problem);

@@ -17,7 +17,7 @@ struct Row {
   const char* name;
   Outcome (*run)(Seeded);
   Seeded fault;
-  std::optional<FaultKind> caught;  // none: it gives wrong numbers
+  std::optional<FaultKind> caught;                  // none: it gives wrong numbers
   std::optional<FaultKind> or_else = std::nullopt;  // what an unlucky order shows first
 };
 
@@ -73,8 +73,8 @@ class Faults : public ::testing::Test {
 TEST_F(Faults, RightKernelsRunUnderEverySchedule) {
   for (const uint64_t schedule : kSchedules) {
     set_schedule(schedule);
-    for (const auto run : {run_reverse, run_exchange, run_pipeline, run_product, run_window,
-                           run_block_sums}) {
+    for (const auto run :
+         {run_reverse, run_exchange, run_pipeline, run_product, run_window, run_block_sums}) {
       const Outcome o = run(kNone);
       ASSERT_EQ(o.error, cudaSuccess) << cudaGetErrorString(o.error);
       EXPECT_EQ(o.got, o.want);

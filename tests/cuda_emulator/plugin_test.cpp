@@ -129,7 +129,8 @@ TEST_F(CudaFlash, NamesTheKernelOfEachProblem) {
 TEST_F(CudaFlash, RefusesWithTheReason) {
   EXPECT_EQ(ask(problem(HEDDLE_OP_FORWARD, HEDDLE_DTYPE_BF16, 12)),
             "head_dim got 12 want %8==0 / strides got no multiple of 16 bytes want %16 bytes==0");
-  EXPECT_EQ(ask(problem(HEDDLE_OP_BACKWARD, HEDDLE_DTYPE_BF16, 136)), "head_dim got 136 want <=128");
+  EXPECT_EQ(ask(problem(HEDDLE_OP_BACKWARD, HEDDLE_DTYPE_BF16, 136)),
+            "head_dim got 136 want <=128");
   EXPECT_EQ(ask(problem(HEDDLE_OP_FORWARD, HEDDLE_DTYPE_F32, 257)), "head_dim got 257 want <=256");
   heddle_attention_problem p = problem(HEDDLE_OP_FORWARD, HEDDLE_DTYPE_BF16);
   p.align_bytes = 8;

@@ -2,9 +2,9 @@
 //
 // What the numbers mean is the reference's contract (kernels/reference/attention.h); which keys a
 // query sees, and so which blocks a tile visits, is kernels/common/attention_ranges.h, the same as
-// on the CPU. Tensors are (batch, token, head, dim) with strides in elements, dim contiguous; lse is
-// fp32, natural logarithm. Query heads of a kv head are rows of one tile, so that keys and values
-// are read once per group.
+// on the CPU. Tensors are (batch, token, head, dim) with strides in elements, dim contiguous; lse
+// is fp32, natural logarithm. Query heads of a kv head are rows of one tile, so that keys and
+// values are read once per group.
 //
 // Nothing here allocates or synchronises; a call only enqueues on its stream.
 #pragma once
@@ -62,8 +62,8 @@ struct Variant {
   Element element;
   int least_arch;
   int most_head_dim;      // smaller ones are padded to it in shared memory
-  int head_dim_multiple;  // and align_bytes / 16 of strides
-  int align_bytes;
+  int head_dim_multiple;
+  int align_bytes;        // of addresses and of rows in memory
   bool deterministic;
   int rows, keys, warps;  // of a tile
   size_t shared_bytes;    // of a block, the largest of its kernels
@@ -75,7 +75,16 @@ struct Variant {
 std::span<const Variant> variants();
 
 // Why a variant does not take a problem.
-enum class Misfit { kNone, kOperation, kElement, kArch, kHeadDim, kAlignment, kDeterminism, kShared };
+enum class Misfit {
+  kNone,
+  kOperation,
+  kElement,
+  kArch,
+  kHeadDim,
+  kAlignment,
+  kDeterminism,
+  kShared
+};
 Misfit misfit(const Variant& variant, const AttentionProblem& problem);
 // The first that fits; null when none does.
 const Variant* choose(const AttentionProblem& problem);

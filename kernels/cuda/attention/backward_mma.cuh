@@ -1,6 +1,6 @@
-// BACKWARD on tensor cores. key_gradients_mma computes transposed scores, S^T = K Q^T, so that a warp
-// owns 16 keys and the weights P^T and their gradients dS^T stay in its registers as the left operand
-// of dV += P^T dO and dK += dS^T Q; only dS goes through shared memory, for dQ.
+// BACKWARD on tensor cores. key_gradients_mma computes transposed scores, S^T = K Q^T, so that a
+// warp owns 16 keys and the weights P^T and their gradients dS^T stay in its registers as the left
+// operand of dV += P^T dO and dK += dS^T Q; only dS goes through shared memory, for dQ.
 //
 // dQ has two ways: fp32 atomics out of the same kernel, in whatever order blocks come; or
 // query_gradients_mma, which computes scores a second time and adds in the order of keys.
@@ -159,8 +159,7 @@ __global__ void __launch_bounds__(128) key_gradients_mma(Arguments a) {
       if constexpr (kAtomicDq) {
         __syncthreads();  // all of dS is here
         const int64_t left_over = mask.q_len - query0;
-        add_dq<T, kDim, Tile>(a, ds, k,
-                              a.dq_sum + row_number(a, tile.b, head, query0) * a.head_dim,
+        add_dq<T, kDim, Tile>(a, ds, k, a.dq_sum + row_number(a, tile.b, head, query0) * a.head_dim,
                               static_cast<int>(min_i64(left_over, kQueries)));
       }
     }

@@ -82,8 +82,8 @@ cudaError_t run_attend(Kernel* kernel, int rows, int keys, int threads, size_t s
   if (p.op == Operation::kDecode) a.splits = decode_splits(p, rows, keys);
   Pieces pieces(at.workspace);
   place_splits(p, pieces, a);
-  const cudaError_t error = launch_tiles(kernel, query_tiles(p, rows) * a.splits, threads,
-                                         shared_bytes, stream, a);
+  const cudaError_t error =
+      launch_tiles(kernel, query_tiles(p, rows) * a.splits, threads, shared_bytes, stream, a);
   if (error != cudaSuccess || a.splits == 1) return error;
   return launch_rows(combine_splits<T>, p, stream, a);
 }

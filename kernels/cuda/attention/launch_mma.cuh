@@ -40,8 +40,8 @@ cudaError_t MmaBackward<T, kDim>::with_atomics(const AttentionProblem& p,
   const int64_t rows = query_rows(p);
   a.delta = pieces.floats(rows);
   a.dq_sum = pieces.floats(rows * p.head_dim);
-  cudaError_t error = cudaMemsetAsync(
-      a.dq_sum, 0, static_cast<size_t>(rows * p.head_dim) * sizeof(float), stream);
+  cudaError_t error =
+      cudaMemsetAsync(a.dq_sum, 0, static_cast<size_t>(rows * p.head_dim) * sizeof(float), stream);
   if (error == cudaSuccess) error = launch_rows(row_deltas<T>, p, stream, a);
   if (error == cudaSuccess) {
     error = launch_tiles(key_gradients_mma<T, kDim, true>, key_tiles(p, Tile::kKeys),
@@ -69,7 +69,7 @@ cudaError_t MmaBackward<T, kDim>::in_order(const AttentionProblem& p, const Atte
   return error;
 }
 
-#define HEDDLE_INSTANTIATE_MMA(T)    \
+#define HEDDLE_INSTANTIATE_MMA(T)     \
   template struct MmaForward<T, 64>;  \
   template struct MmaForward<T, 96>;  \
   template struct MmaForward<T, 128>; \

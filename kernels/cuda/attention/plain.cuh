@@ -32,8 +32,8 @@ struct Square {
 template <int kDim>
 inline constexpr size_t kAttendBytes = (3 * Rows<kDim>::kFloats + Square::kFloats) * sizeof(float);
 template <int kDim>
-inline constexpr size_t kBackwardBytes =
-    (4 * Rows<kDim>::kFloats + 2 * Square::kFloats) * sizeof(float);
+inline constexpr size_t kBackwardBytes = (4 * Rows<kDim>::kFloats + 2 * Square::kFloats) *
+                                         sizeof(float);
 
 // Fills a tile: source(row) is the address of its row or null for a row of zeros.
 template <int kDim, class Source>
@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kThreads) attend(Arguments a) {
     out = row_at<float>(a.at.out, a.out, tile.b, token, head);
     if (a.at.lse && part == 0) a.at.lse[lse_at(a, tile.b, head, token)] = lse;
   } else {
-    const int64_t n = tile.split * (a.batch * a.n_head * a.mask.q_len) +
-                      row_number(a, tile.b, head, token);
+    const int64_t n =
+        tile.split * (a.batch * a.n_head * a.mask.q_len) + row_number(a, tile.b, head, token);
     out = a.part_out + n * dim;
     if (part == 0) a.part_lse[n] = lse;
   }

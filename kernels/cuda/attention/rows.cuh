@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kRowWarps * 32) round_dq(Arguments a) {
   });
 }
 
-// out = sum of the splits' out, weighted by exp(lse_s - lse). A split without a key has lse -inf and
-// weight 0.
+// out = sum of the splits' out, weighted by exp(lse_s - lse). A split without a key has lse -inf
+// and weight 0.
 template <class T>
 __global__ void __launch_bounds__(kRowWarps * 32) combine_splits(Arguments a) {
   const int lane = static_cast<int>(threadIdx.x % 32);

@@ -7,8 +7,7 @@
 namespace heddle::kernels::cuda {
 
 // Both addresses are multiples of 16. !valid: writes zeros and reads nothing.
-__device__ inline void copy16_async(void* shared, const void* global,
-                                    bool valid HEDDLE_CALL_SITE) {
+__device__ inline void copy16_async(void* shared, const void* global, bool valid HEDDLE_CALL_SITE) {
 #if defined(__CUDACC__)
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(global),

@@ -1,5 +1,5 @@
-// mma.sync.m16n8k16 on bf16 or fp16 with fp32 sums: d (16x8) += a (16x16) b (16x8), by a whole warp.
-// With g = lane / 4, t = lane % 4:
+// mma.sync.m16n8k16 on bf16 or fp16 with fp32 sums: d (16x8) += a (16x16) b (16x8), by a whole
+// warp. With g = lane / 4, t = lane % 4:
 //   a[i]: row g + 8 (i & 1),  columns 2 t + 8 (i >> 1) and the next
 //   b[i]: column g,           rows 2 t + 8 i and the next
 //   d[i]: row g + 8 (i >> 1), column 2 t + (i & 1)
