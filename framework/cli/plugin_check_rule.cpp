@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <exception>
+#include <mutex>
 #include <string_view>
 
 #include "framework/attention/child_process.h"
@@ -20,15 +21,22 @@ namespace {
 // What the parent reads at most; later progress is dropped so that the result still fits.
 constexpr size_t kMostProgress = 700'000;
 
+// Rules that call the plugin from several threads tell their progress from them.
 class Wire {
  public:
   explicit Wire(int fd) : fd_(fd) {}
 
   void progress(const std::string& text) {
-    if (sent_ > kMostProgress) return;
-    send("# " + text);
+    const std::lock_guard lock(mutex_);
+    if (sent_ <= kMostProgress) write_line("# " + text);
   }
   void send(const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    write_line(line);
+  }
+
+ private:
+  void write_line(const std::string& line) {
     std::string bytes = line + "\n";
     sent_ += bytes.size();
     std::string_view rest = bytes;
@@ -40,8 +48,8 @@ class Wire {
     }
   }
 
- private:
   int fd_;
+  std::mutex mutex_;
   size_t sent_ = 0;
 };
 
