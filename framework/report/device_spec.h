@@ -26,6 +26,8 @@ struct DeviceSpec {
   int64_t exchange_bytes = 4;  // of a gradient or parameter on the wire
   double peak_flops = 0;       // FLOP/s
   double model_share = 0;      // of the peak that forward and backward reach as a whole
+  // What a rank keeps of its threads' speed in forward and backward at each doubling of them.
+  double thread_share = 1;
   double optimizer_share = 0;  // of the peak that Muon's products reach
   double memory_bytes = 0;
   double memory_bytes_per_s = 0;  // what AdamW is bound by

@@ -39,6 +39,7 @@ json::object device_object(const DeviceSpec& d) {
           {"source", d.source},
           {"peak_flops", d.peak_flops},
           {"model_share", d.model_share},
+          {"thread_share", d.thread_share},
           {"optimizer_share", d.optimizer_share},
           {"memory_bytes", d.memory_bytes},
           {"memory_bytes_per_s", d.memory_bytes_per_s},

@@ -1,6 +1,7 @@
 #include "framework/report/step_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "framework/model/pass_hooks.h"
 
@@ -131,7 +132,9 @@ StepTime predict_step(const DeviceSpec& device, const Topology& topology, const 
   const double sharing = device.shared_host ? static_cast<double>(topology.ranks_per_host) : 1.0;
   const double memory_rate = device.memory_bytes_per_s / sharing;
   const double scale = static_cast<double>(device.exchange_bytes) / sizeof(float);
-  const double model = load.tokens * total_flops(load) / (peak * device.model_share);
+  const double threading =
+      device.shared_host ? std::pow(device.thread_share, std::log2(load.threads)) : 1.0;
+  const double model = load.tokens * total_flops(load) / (peak * device.model_share * threading);
 
   StepTime t;
   t.backward = model * kBackwardShare;

@@ -144,5 +144,18 @@ TEST(StepModel, RanksOfASharedHostDivideIt) {
   EXPECT_DOUBLE_EQ(rank_peak_flops(round_device(), {1, 8}, 1), 1e12);
 }
 
+TEST(StepModel, ThreadsOfARankLoseSomeOfTheirSpeed) {
+  DeviceSpec host = round_device();
+  host.shared_host = true;
+  host.processors = 4;
+  StepLoad load = two_segments();
+  load.threads = 4;
+  const double whole = predict_step(host, {1, 1}, load).backward;
+  host.thread_share = 0.9;
+  EXPECT_NEAR(predict_step(host, {1, 1}, load).backward, whole / 0.81, 1e-9 * whole);
+  load.threads = 1;
+  EXPECT_NEAR(predict_step(host, {1, 1}, load).backward, 4 * whole, 1e-9 * whole);
+}
+
 }  // namespace
 }  // namespace heddle::test
