@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <thread>
 
 #include "tests/e2e/support/command.h"
@@ -13,6 +14,10 @@ namespace heddle::test {
 namespace {
 
 using Args = std::vector<std::string>;
+
+bool path_exists(const std::string& path) {
+  return std::filesystem::exists(path);
+}
 
 // The golden model on recall stories: its parameters have no zeros, so rounding is not amplified.
 Args golden_args(const std::string& out, int ranks) {
@@ -205,6 +210,31 @@ TEST(Sharding, FullDiskOnOneRankKeepsTheLastCheckpointAndTrainsOn) {
             std::string::npos)
       << all;
   EXPECT_EQ(losses(folder.path(), "run").size(), 6u);
+}
+
+// A rank dies while the others write step 4: step 2 stands, and another number of ranks goes on.
+TEST(Sharding, RankKilledWhileSavingLeavesThePreviousCheckpoint) {
+  TempFolder folder;
+  const Args args = short_args(folder, "run", {"train.resume=auto", "checkpoint.every=2"});
+  const CommandResult killed = run_mpi(2, args, {{"HEDDLE_FAULT", "checkpoint:1:4:kill"}});
+  EXPECT_NE(killed.exit_code, 0);
+  EXPECT_FALSE(path_exists(folder.path("run/checkpoints/step-000004")));
+  const CommandResult resumed = run_mpi(3, args);
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_NE((resumed.out + resumed.err).find("step-000002 at step 2"), std::string::npos)
+      << resumed.out << resumed.err;
+  EXPECT_TRUE(path_exists(folder.path("run/checkpoints/step-000006/manifest.json")));
+  EXPECT_FALSE(path_exists(folder.path("run/checkpoints/.tmp-step-000004")));
+}
+
+TEST(Sharding, NanOnOneRankEndsAllWithTheNumericsCode) {
+  TempFolder folder;
+  for (const std::string level : {"none", "optimizer", "gradients"}) {
+    const Args args = short_args(folder, level, {"dist.shard=" + level});
+    const CommandResult r = run_mpi(3, args, {{"HEDDLE_FAULT", "backward:1:3:nan"}});
+    EXPECT_EQ(r.exit_code, 7) << r.err;
+    EXPECT_EQ(losses(folder.path(), level).size(), 2u) << level;
+  }
 }
 
 TEST(Sharding, SecondJobOnOneFolderIsRefused) {
