@@ -7,6 +7,7 @@
 #include "framework/attention/attention.h"
 #include "framework/attention/bound.h"
 #include "framework/attention/catalog.h"
+#include "framework/attention/converted.h"
 #include "framework/attention/names.h"
 #include "framework/attention/selection.h"
 #include "framework/attention/validation.h"
@@ -50,8 +51,10 @@ class Host final : public AttentionHost {
     const Backend* asked_first;  // whom the selection named; decode may have gone on to another
     std::unique_ptr<Binding> binding;
     std::unique_ptr<ValidatedAttention> validated;  // only with attention.validate
+    std::unique_ptr<ConvertedAttention> converted;  // only where the plugin reads bf16
 
     BoundAttention& get() const {
+      if (converted != nullptr) return *converted;
       if (validated != nullptr) return *validated;
       return *binding;
     }
@@ -177,10 +180,13 @@ BoundAttention& Host::keep(const Backend* asked_first, Backend& backend,
                            const heddle_attention_problem& asked,
                            const heddle_attention_problem& problem, const QueryAnswer& answer) {
   Kept kept{asked_first,
-            std::make_unique<Binding>(*backend.context(), device_, asked, problem, answer),
+            std::make_unique<Binding>(*backend.context(), device_, asked, problem, answer), nullptr,
             nullptr};
   if (validate_) {
     kept.validated = std::make_unique<ValidatedAttention>(*kept.binding, label_, validate_every_);
+  }
+  if (problem.dtype != asked.dtype) {
+    kept.converted = std::make_unique<ConvertedAttention>(kept.get(), asked, device_);
   }
   bindings_.push_back(std::move(kept));
   return bindings_.back().get();

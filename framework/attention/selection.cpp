@@ -1,5 +1,7 @@
 #include "framework/attention/selection.h"
 
+#include "framework/attention/converted.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -42,6 +44,8 @@ heddle_device plugin_device(const Device& device) {
   d.struct_size = sizeof d;
   d.type = static_cast<uint32_t>(device.type());
   d.index = device.index();
+  d.arch = device.arch();
+  d.units = device.units();
   return d;
 }
 
@@ -183,6 +187,14 @@ QueryAnswer ask(Backend& backend, heddle_attention_problem& problem) {
     return answer;
   }
   try {
+    if (backend.device().compute_dtype() == DType::kBF16 && problem.op != HEDDLE_OP_DECODE) {
+      heddle_attention_problem narrow = bf16_problem(problem);
+      answer = context->query_preferring_determinism(narrow);
+      if (answer.supported) {
+        problem = narrow;
+        return answer;
+      }
+    }
     return context->query_preferring_determinism(problem);
   } catch (const Error& error) {
     answer.refusal = error.message();

@@ -21,6 +21,7 @@ class Backend {
   // "cpu_sdpa 1.0.0"
   std::string title() const;
   const PluginCandidate& candidate() const { return candidate_; }
+  Device& device() const { return device_; }
   // nullptr when it cannot serve here; refusal() says why.
   PluginContext* context();
   const std::string& refusal() const { return refusal_; }
@@ -39,7 +40,9 @@ heddle_attention_problem device_problem(const Device& device, const AttentionLay
                                         uint32_t op, int64_t batch, int64_t q_len, int64_t k_len,
                                         const AttentionLayout& layout, bool with_lse);
 
-// query_preferring_determinism() of a backend, every failure put into answer.refusal.
+// query_preferring_determinism() of a backend, every failure put into answer.refusal. A device that
+// computes in bf16 asks for that first (converted.h) and takes fp32 where a backend refuses;
+// decoding, which reads the fp32 cache, asks for fp32 alone.
 QueryAnswer ask(Backend& backend, heddle_attention_problem& problem);
 
 // What a training run on one kind of layer looks like.

@@ -30,6 +30,7 @@ struct CheckpointContents {
   std::vector<NamedTensor> model;      // rank 0's are written
   std::vector<NamedTensor> optimizer;  // what this rank has; no name on two ranks
   json::object state;
+  std::vector<std::shared_ptr<void>> staged;  // host memory of tensors that live on a device
 };
 
 // Writes `folder`/step-N (folder: a run's checkpoints/, created when missing) and returns its path.

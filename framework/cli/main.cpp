@@ -25,6 +25,7 @@ int run(int argc, char** argv) {
   add_tokenize_command(app, exit_code);
   add_launch_command(app, exit_code);
   add_plan_command(app, exit_code);
+  add_doctor_command(app, exit_code);
   add_plugin_command(app, exit_code);
 
   try {

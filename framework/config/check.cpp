@@ -144,6 +144,13 @@ void check_batch(const Config& c, std::vector<ConfigConflict>& out) {
                  "Try " + nearest_multiples("train.total_batch_size", tokens, length)});
 }
 
+void check_device(const DeviceConfig& d, std::vector<ConfigConflict>& out) {
+  if (d.kind != "cpu" || d.precision != "bf16") return;
+  out.push_back({{"device.precision", "device.kind"},
+                 "device.precision bf16 is computed on CUDA only, but device.kind is cpu",
+                 "Set device.precision: auto"});
+}
+
 // Sums of up to this many sequences are exact (Ops::add_exact).
 constexpr int64_t kExactSequences = 1 << 14;
 
@@ -176,6 +183,7 @@ std::vector<ConfigConflict> find_conflicts(const Config& config) {
   check_model(config.model, out);
   check_data(config.data, out);
   check_batch(config, out);
+  check_device(config.device, out);
   check_reproducible(config, out);
   return out;
 }

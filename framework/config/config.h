@@ -85,6 +85,14 @@ struct TrainConfig {
   bool operator==(const TrainConfig&) const = default;
 };
 
+// What a rank computes on.
+struct DeviceConfig {
+  std::string kind = "auto";       // auto | cpu | cuda
+  std::string precision = "auto";  // auto | fp32 | bf16
+
+  bool operator==(const DeviceConfig&) const = default;
+};
+
 struct OptimConfig {
   std::string kind = "muon";      // muon | adamw
   std::string schedule = "auto";  // auto | warmdown | cosine
@@ -156,6 +164,7 @@ struct Config {
   AttentionConfig attention;
   DataConfig data;
   TrainConfig train;
+  DeviceConfig device;
   OptimConfig optim;
   DistConfig dist;
   CheckpointConfig checkpoint;

@@ -122,6 +122,14 @@ void visit_fields(TrainConfig& c, V& v) {
 }
 
 template <class V>
+void visit_fields(DeviceConfig& c, V& v) {
+  v.field("kind", c.kind, one_of({"auto", "cpu", "cuda"}),
+          "what a rank computes on; auto: a CUDA device where there is one, else the CPU");
+  v.field("precision", c.precision, one_of({"auto", "fp32", "bf16"}),
+          "of products and attention on CUDA, weights stay fp32; auto: bf16. A CPU computes in fp32");
+}
+
+template <class V>
 void visit_fields(OptimConfig& c, V& v) {
   v.field("kind", c.kind, one_of({"muon", "adamw"}),
           "muon: Muon for matrices and AdamW for the rest, as nanochat; adamw: AdamW for all");
@@ -210,6 +218,7 @@ void visit_sections(Config& c, V& v) {
   v.section("attention", c.attention, "which plugin computes attention");
   v.section("data", c.data, "what is read");
   v.section("train", c.train, "steps, batches, evaluation");
+  v.section("device", c.device, "what a rank computes on");
   v.section("optim", c.optim, "optimizer and schedules");
   v.section("dist", c.dist, "ranks");
   v.section("checkpoint", c.checkpoint, "what is saved");

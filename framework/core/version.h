@@ -9,5 +9,7 @@ inline constexpr const char* kVersion = HEDDLE_VERSION;
 // Where an installed or built heddle looks for plugins, after attention.plugin_path and
 // HEDDLE_PLUGIN_PATH: beside the executable at ../lib/heddle/plugins.
 inline constexpr const char* kPluginFolder = "lib/heddle/plugins";
+// Where the CUDA device's module lies, beside the executable too.
+inline constexpr const char* kModuleFolder = "lib/heddle";
 
 }  // namespace heddle

@@ -25,6 +25,12 @@ class Device {
   // For people: "cpu (avx2, 2 threads)".
   virtual std::string description() const = 0;
 
+  // What attention reads and matrix products round their operands to: fp32, or bf16.
+  virtual DType compute_dtype() const { return DType::kF32; }
+  // As heddle_device has them: 10 * major + minor of a GPU, and its multiprocessors; 0 on CPU.
+  virtual uint32_t arch() const { return 0; }
+  virtual uint32_t units() const { return 0; }
+
   // Throws heddle::Error (environment) naming `what` and the size when memory is not to be had.
   virtual DeviceBuffer allocate(size_t bytes, const std::string& what) = 0;
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
@@ -36,7 +42,8 @@ class Device {
 
   virtual Ops& ops() = 0;
 
-  // FLOP/s of a burst of fused multiply-adds on all threads, at most 50 ms: MFU's denominator.
+  // FLOP/s of a burst of fused multiply-adds on all threads of a CPU, of large products on a GPU, at
+  // most 50 ms: MFU's denominator.
   virtual double measure_peak_flops() = 0;
 };
 

@@ -9,12 +9,19 @@ void Gpt::forward(const Pass& pass) {
   embed(pass);
   for (int64_t i = 0; i < spec_.n_layer; ++i) {
     before_forward(i);
+    const BlockParams& w = weights(i);
+    for (const Matrix* m : {&w.qkv, &w.proj, &w.fc, &w.mlp}) announce(*m);
     block_forward(i, pass);
   }
   before_forward(spec_.n_layer);
+  announce(params_.lm_head);
   const float* subtracted = spec_.backout ? stream(spec_.backout_layer() + 1) : nullptr;
   ops_.mix_norm_forward(final_mix(), stream(spec_.n_layer), subtracted, pass.rows(), spec_.n_embd,
                         acts_.final_mix, acts_.final_h, acts_.final_rstd);
+}
+
+void Gpt::announce(const Matrix& weights) {
+  ops_.announce_weights(weights.f32(), weights.rows * weights.cols);
 }
 
 void Gpt::embed(const Pass& pass) {

@@ -121,6 +121,7 @@ class Gpt {
 
   // forward.cpp
   void forward(const Pass& pass);
+  void announce(const Matrix& weights);
   void embed(const Pass& pass);
   void block_forward(int64_t layer, const Pass& pass);
   Qkv project(int64_t layer, const Pass& pass) const;

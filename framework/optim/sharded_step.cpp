@@ -217,6 +217,7 @@ void ShardedStep::open_bucket(size_t b) {
 
 // The gradients of a bucket are complete on this rank: for this micro-step, or for the step.
 void ShardedStep::close_bucket(size_t b) {
+  if (comm_.world_size() == 1) return;
   const Bucket& bucket = own_.buckets()[b];
   if (options_.level == ShardLevel::kGradients) {
     Slot& slot = slots_[slot_of_[b]];

@@ -4,6 +4,7 @@
 #include "framework/config/load.h"
 #include "framework/core/error.h"
 #include "framework/core/parallel_for.h"
+#include "framework/device/make_device.h"
 #include "framework/train/snapshot.h"
 
 namespace heddle {
@@ -35,7 +36,11 @@ LoadedModel load_model(const std::string& checkpoint_path, const LoadOptions& op
   AttentionConfig attention = loaded.config.attention;
   if (!options.attention_backend.empty()) attention.backend = options.attention_backend;
   set_num_threads(static_cast<int>(options.threads));
-  loaded.device = make_cpu_device();
+  // A model that was trained on another device runs on what is here.
+  DeviceConfig device = loaded.config.device;
+  if (device.kind == "cuda") device.kind = "auto";
+  if (device.precision == "bf16") device.precision = "auto";
+  loaded.device = make_device(device, 0);
   loaded.attention = AttentionHost::create(attention, *loaded.device);
   const int64_t len =
       options.only_decode ? std::min(spec.sequence_len, kDecodePiece) : spec.sequence_len;

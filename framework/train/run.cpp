@@ -14,6 +14,7 @@
 #include "framework/core/log.h"
 #include "framework/core/parallel_for.h"
 #include "framework/core/version.h"
+#include "framework/device/make_device.h"
 #include "framework/train/fault.h"
 
 namespace heddle {
@@ -29,6 +30,23 @@ void choose_threads(const Config& config, Communicator& comm) {
     log::warn("train.threads is {} but this rank may run on {} processors only", threads,
               budget.processors);
   }
+}
+
+// Several ranks share sums of gradients, which no communicator does in device memory.
+void choose_device(Run& run) {
+  DeviceConfig device = run.config.device;
+  if (run.comm->world_size() > 1) {
+    if (device.kind == "cuda") {
+      throw environment_error("cuda",
+                              fmt::format("{} ranks on CUDA: this heddle trains one rank on it",
+                                          run.comm->world_size()),
+                              "start one process, or set device.kind: cpu");
+    }
+    device.kind = "cpu";
+  }
+  std::string note;
+  run.device = make_device(device, run.comm->local_rank(), &note);
+  if (!note.empty() && run.chief()) log::warn("training on the CPU: {}", note);
 }
 
 void choose_attention(Run& run) {
@@ -111,7 +129,7 @@ void open_run(const Config& config, const LaunchContext& launch, Watchdog& watch
   require_agreement(*run.comm, "version and configuration",
                     fmt::format("heddle {}\n{}", kVersion, dump_config(shared)));
   choose_threads(config, *run.comm);
-  run.device = make_cpu_device();
+  choose_device(run);
   run.batch =
       plan_batch(config.train, config.model.sequence_len, run.comm->rank(), run.comm->world_size());
   if (run.batch.global_sequences < run.comm->world_size()) {

@@ -9,6 +9,7 @@
 
 #include "framework/checkpoint/weights.h"
 #include "framework/config/dump.h"
+#include "framework/core/buffer.h"
 #include "framework/core/error.h"
 
 namespace heddle {
@@ -118,18 +119,28 @@ CheckpointContents make_snapshot(const Gpt& model, Optimizer& optimizer, const D
                                  bool writes_state) {
   CheckpointContents contents;
   contents.step = position.step;
+  const auto on_host = [&](const float* data, int64_t n) {
+    Device& device = model.device();
+    if (device.type() == DeviceType::kCpu) return data;
+    const auto copy = std::make_shared<HostBuffer>(static_cast<size_t>(n) * sizeof(float),
+                                                   "copying a checkpoint from the device");
+    device.download(copy->data(), data, copy->bytes());
+    contents.staged.emplace_back(copy, copy->data());
+    return static_cast<const float*>(copy->f32());
+  };
   for (const ParamInfo& p : model.layout().params()) {
-    contents.model.push_back({p.name, p.shape, DType::kF32, model.params() + p.offset});
+    contents.model.push_back(
+        {p.name, p.shape, DType::kF32, on_host(model.params() + p.offset, p.size())});
   }
   for (const StateTensor& t : optimizer.state()) {
     if (!writes_state) break;
     if (t.count == elements(t.shape)) {
-      contents.optimizer.push_back({t.name, t.shape, DType::kF32, t.data});
+      contents.optimizer.push_back({t.name, t.shape, DType::kF32, on_host(t.data, t.count)});
     } else {
       contents.optimizer.push_back({fmt::format("{}[{}:{}]", t.name, t.begin, t.begin + t.count),
                                     {t.count},
                                     DType::kF32,
-                                    t.data});
+                                    on_host(t.data, t.count)});
     }
   }
   contents.state = {{"sequences", position.sequences},

@@ -1,5 +1,6 @@
 # What `cmake --install` lays down:
 #   bin/heddle, lib/heddle/plugins/*.so            the program looks for plugins in ../lib/heddle/plugins
+#   lib/heddle/libheddle_cuda.so                   the CUDA device, where it was built
 #   include/heddle/heddle_attention.{h,hpp}        what a plugin author needs
 #   share/heddle/templates                         what `heddle plugin new` writes, to read
 #   share/cmake/heddle-attention, share/pkgconfig  how their build finds it (headers only, so no libdir)
@@ -17,6 +18,10 @@ foreach(plugin heddle_cpu_sdpa heddle_cuda_flash heddle_torch_sdpa)
     install(TARGETS ${plugin} LIBRARY DESTINATION ${HEDDLE_PLUGIN_DIR})
   endif()
 endforeach()
+
+if(TARGET heddle_cuda_device)
+  install(TARGETS heddle_cuda_device LIBRARY DESTINATION lib/heddle)
+endif()
 
 install(FILES ${abi}/heddle_attention.h ${abi}/heddle_attention.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/heddle)

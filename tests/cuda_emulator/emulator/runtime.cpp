@@ -130,6 +130,8 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaSuccess: return "cudaSuccess";
     case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
     case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice: return "cudaErrorNoDevice";
     case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorNoKernelImageForDevice: return "cudaErrorNoKernelImageForDevice";
@@ -158,8 +160,23 @@ cudaError_t cudaPeekAtLastError() {
   return last_error;
 }
 
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) {
+  HEDDLE_LOCKED;
+  *count = 0;
+  if (const cudaError_t error = may_fail()) return error;
   *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* reaches, int, int) {
+  *reaches = 0;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {

@@ -49,6 +49,8 @@ TEST(Check, FieldsThatContradictEachOther) {
        {"data.kind recall is generated", "data.path is a.txt", "data.kind: auto"}},
       {{"data.kind=text"}, {"data.kind text reads files, but data.path is empty"}},
       {{"data.val_path=b.txt"}, {"data.val_path is b.txt, but data.path is empty"}},
+      {{"device.kind=cpu", "device.precision=bf16"},
+       {"device.precision bf16 is computed on CUDA only", "device.precision: auto"}},
   };
   for (const Row& row : rows) {
     const std::string text = conflict_text(row.overrides);

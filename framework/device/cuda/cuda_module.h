@@ -1,0 +1,45 @@
+// libheddle_cuda.so: the CUDA device as a module that is loaded when it is wanted, so that one
+// heddle runs with and without a driver. The module and the program are of one build.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/device/device.h"
+
+namespace heddle {
+
+struct CudaDeviceInfo {
+  int index = 0;
+  std::string name;
+  int arch = 0;  // 10 * major + minor of its compute capability
+  size_t memory = 0, free_memory = 0;  // bytes
+  std::vector<int> peers;              // devices whose memory it reaches directly
+};
+
+struct CudaSystem {
+  // As "13.0"; driver: empty when there is none.
+  std::string runtime, driver;
+  std::vector<CudaDeviceInfo> devices;
+  // Why no device can be used, and what to do about it; empty when one can.
+  std::string problem, remedy;
+};
+
+struct CudaModule {
+  const char* version;  // of heddle, as built
+  // Throws nothing but std::bad_alloc.
+  CudaSystem (*inspect)();
+  // Throws heddle::Error (environment) when this device cannot be used.
+  std::unique_ptr<Device> (*make_device)(int index, bool bf16);
+};
+
+// The only symbol that the module exports.
+inline constexpr const char* kCudaModuleEntry = "heddle_cuda_module";
+
+// Loads HEDDLE_CUDA_MODULE or lib/heddle/libheddle_cuda.so beside bin/, once per process; never
+// unloads it. nullptr: it cannot be loaded, and *why says so.
+const CudaModule* load_cuda_module(std::string* why);
+
+}  // namespace heddle
