@@ -95,7 +95,7 @@ def heddle_args(row, backend, folder):
 
 def start(lab, row, backend, folder, env):
     """The job on one host: mpirun, or heddle launch for gloo."""
-    notes = os.path.join(folder, "notes")
+    notes = folder + ".notes"
     os.makedirs(notes)
     args = heddle_args(row, backend, folder)
     # A wrapper is a parent that survives the launcher: not where that is what is tested.
@@ -111,7 +111,7 @@ class Pair:
     """A job on two hosts whose ranks somebody has started by hand, one on each."""
 
     def __init__(self, lab, row, folder, env):
-        self.notes = os.path.join(folder, "notes")
+        self.notes = folder + ".notes"
         os.makedirs(self.notes)
         two = lab.hosts()
         self.parts = []
@@ -145,7 +145,7 @@ def start_on_two_hosts(lab, row, backend, folder, env):
     if backend == "gloo":
         return Pair(lab, row, folder, env)
     two = lab.hosts()
-    notes = os.path.join(folder, "notes")
+    notes = folder + ".notes"
     os.makedirs(notes)
     names = ["HEDDLE_FAULT", "XDG_CACHE_HOME", jobs.MARK]
     forward = [part for name in names for part in ("-x", name)]

@@ -113,8 +113,9 @@ class Job:
             match = re.fullmatch(r"rank-(\d+)", name)
             if match:
                 with open(os.path.join(self.notes, name)) as f:
-                    code, when = f.read().split()
-                ends[int(match.group(1))] = (int(code), float(when))
+                    words = f.read().split()
+                if len(words) == 2:  # not only just being written
+                    ends[int(match.group(1))] = (int(words[0]), float(words[1]))
         return ends
 
 

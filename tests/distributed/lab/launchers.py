@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -150,6 +151,32 @@ def torchrun_standalone(lab):
     return expect_run(lab, "standalone", code, out), out
 
 
+def torchrun_killed(lab):
+    """SIGKILL of the agent alone: its ranks must not train on."""
+    need("torchrun", "python3-torch")
+    logs = tempfile.mkdtemp(dir=lab.folder)
+    job = jobs.Job(["torchrun", "--no_python", "-r", "1", "-t", "1", "--log_dir", logs, "--nnodes=1",
+                    "--nproc_per_node=2", "--master_port=29659", lab.heddle,
+                    *lab.args("killed", "train.num_iterations=100000", "checkpoint.every=5")],
+                   tempfile.mkdtemp(dir=lab.folder), {"HEDDLE_FAULT": "step:*:*:slow=30"})
+    try:
+        if not jobs.wait_for_step(lab.run_folder("killed"), 8, time.time() + 60):
+            return "did not start", job.output()
+        os.kill(job.process.pid, signal.SIGKILL)
+        deadline = time.time() + 10
+        while job.processes("heddle") and time.time() < deadline:
+            time.sleep(0.1)
+        left = len(job.processes("heddle"))
+    finally:
+        job.end()
+    if left:
+        return f"{left} ranks trained on", job.output()
+    summary = jobs.summary_of(lab.run_folder("killed"))
+    if summary is None or "the launcher (torchrun" not in summary["summary"]:
+        return "no summary that names the launcher", job.output()
+    return "", job.output()
+
+
 def torchrun_mpi(lab):
     need("torchrun", "python3-torch")
     script = os.path.join(jobs.ROOT, "launch", "torchrun.sh")
@@ -243,6 +270,7 @@ ROWS = {
     "launch": ("heddle launch", "runs", heddle_launch),
     "torchrun": ("torchrun, agent's store: launch/torchrun.sh", "runs", torchrun),
     "standalone": ("torchrun --standalone", "runs", torchrun_standalone),
+    "torchrun-killed": ("torchrun, its agent killed", "ends", torchrun_killed),
     "torchrun-mpi": ("torchrun with dist.backend mpi", "refused", torchrun_mpi),
     "hydra-mpi": ("MPICH's Hydra, heddle with Open MPI", "refused", hydra_mpi),
     "hydra-gloo": ("MPICH's Hydra, dist.backend gloo", "runs", hydra_gloo),

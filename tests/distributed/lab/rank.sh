@@ -15,6 +15,7 @@ ulimit -c 0
 trap : TERM INT USR1
 "$heddle" "$@"
 code=$?
-echo "$code $(date +%s.%N)" >"$notes/rank-$rank.tmp" && mv "$notes/rank-$rank.tmp" "$notes/rank-$rank"
+# Without another process: mpirun may be ending everything here.
+echo "$code $EPOCHREALTIME" >"$notes/rank-$rank"
 [ $code -gt 128 ] && [ $code -lt 160 ] && kill -$((code - 128)) $$
 exit $code
