@@ -103,7 +103,8 @@ void visit_fields(TrainConfig& c, V& v) {
   v.field("total_batch_size", c.total_batch_size, between(1, 1LL << 40),
           "tokens of one optimizer step over all ranks, a multiple of model.sequence_len");
   v.field("eval_every", c.eval_every, at_least(0), "steps between evaluations; 0: only at the end");
-  v.field("eval_tokens", c.eval_tokens, at_least(1), "validation tokens of one evaluation");
+  v.field("eval_tokens", c.eval_tokens, at_least(0),
+          "validation tokens of one evaluation; 0: evaluate never");
   v.field("sample_every", c.sample_every, at_least(0),
           "steps between text samples; 0: only at the end");
   v.field("sample_tokens", c.sample_tokens, at_least(0), "tokens of a sample; 0: no samples");

@@ -271,6 +271,8 @@ void Trainer::report(const StepResult& result) {
                    {"train/tok_per_sec", rate},
                    {"train/mfu", flops * rate / peak},
                    {"train/grad_norm", result.grad_norm},
+                   {"memory/peak_rss_gib",
+                    static_cast<double>(peak_resident_bytes()) / (1024.0 * 1024 * 1024)},
                    {"train/comm_ms", result.comm_seconds * 1e3},
                    {"train/comm_hidden", hidden_share(result)},
                    {"train/comm_bytes", result.comm_bytes},
@@ -294,7 +296,7 @@ void Trainer::report(const StepResult& result) {
 }
 
 void Trainer::evaluate(bool final) {
-  if (run_.dataset->val_sequences() == 0) return;
+  if (run_.dataset->val_sequences() == 0 || run_.config.train.eval_tokens == 0) return;
   const activity::PhaseScope phase(activity::Phase::kEvaluate);
   fault(FaultPoint::kEval, position_.step);
   const Evaluation e =
@@ -305,10 +307,7 @@ void Trainer::evaluate(bool final) {
   if (!run_.chief()) return;
 
   json::object line{
-      {"step", position_.step},
-      {"val/loss", e.loss},
-      {"val/tokens", e.tokens},
-      {"memory/peak_rss_gib", static_cast<double>(peak_resident_bytes()) / (1024.0 * 1024 * 1024)}};
+      {"step", position_.step}, {"val/loss", e.loss}, {"val/tokens", e.tokens}};
   if (e.bits_per_byte > 0) line["val/bpb"] = e.bits_per_byte;
   if (recall) {
     json::array buckets;

@@ -22,7 +22,7 @@ for ((t = 512; t <= longest; t *= 2)); do
     "$bin/heddle_peak_cpu" >"$out/$name.peak"
     "$bin/heddle" train configs/runs/d6_cpu.yaml model.sequence_len="$t" train.device_batch_size=1 \
       train.total_batch_size="$t" model.window_pattern="$pattern" log.dir="$out" log.name=run \
-      train.num_iterations=$((steps + 1)) train.eval_every=0 train.eval_tokens=1 \
+      train.num_iterations=$((steps + 1)) train.eval_every=0 train.eval_tokens=0 \
       train.sample_tokens=0 checkpoint.at_end=false >"$out/$name.log" 2>&1 ||
       { cat "$out/$name.log" >&2; exit 1; }
     mv "$out/run" "$out/$name"

@@ -24,7 +24,7 @@ run() {  # name, ranks, threads, steps, overrides...
     if [ $((ranks * threads)) -gt "$(nproc)" ]; then start+=(--mca mpi_yield_when_idle 1); fi
   fi
   "${start[@]}" "$bin/heddle" train "$@" log.dir="$out" log.name="$name" train.threads="$threads" \
-    train.num_iterations="$n" train.eval_every=0 train.eval_tokens=1 train.sample_tokens=0 \
+    train.num_iterations="$n" train.eval_every=0 train.eval_tokens=0 train.sample_tokens=0 \
     checkpoint.at_end=false >"$out/$name.log" 2>&1 || { cat "$out/$name.log" >&2; exit 1; }
 }
 

@@ -19,7 +19,7 @@ bench() {  # title, configuration, steps, overrides...
   shift 3
   before=$("$bin/heddle_peak_cpu")
   "$bin/heddle" train "$config" "$@" log.dir="$out" log.name="$title" train.num_iterations="$steps" \
-    train.eval_every=0 train.eval_tokens=1 train.sample_tokens=0 checkpoint.at_end=false \
+    train.eval_every=0 train.eval_tokens=0 train.sample_tokens=0 checkpoint.at_end=false \
     data.path= data.kind=recall >"$out/$title.log" 2>&1 || { cat "$out/$title.log" >&2; exit 1; }
   after=$("$bin/heddle_peak_cpu")
   python3 tools/bench/train_summary.py "$title" "$out/$title/metrics.jsonl" "$out/$title.log" "$before" "$after"

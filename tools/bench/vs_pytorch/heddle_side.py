@@ -33,7 +33,7 @@ def train_steps(model, batch, seq_len, threads, steps):
     try:
         run(f"{BIN}/heddle", "train", "configs/runs/d6_cpu.yaml",
             *overrides(model, batch, seq_len, threads), f"train.num_iterations={steps + 1}",
-            "train.eval_every=0", "train.eval_tokens=1", "train.sample_tokens=0",
+            "train.eval_every=0", "train.eval_tokens=0", "train.sample_tokens=0",
             "checkpoint.at_end=false", f"log.dir={folder}", "log.name=run")
         lines = [json.loads(line) for line in open(f"{folder}/run/metrics.jsonl")]
     finally:
