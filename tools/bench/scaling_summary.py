@@ -42,7 +42,7 @@ ratios, kept = [], []
 for i in range(1, pairs + 1):
     one, two = (median(f"{title}-{n}-{i}", "train/tok_per_sec") for n in ("one", "two"))
     p = peaks(i)
-    quiet = max(p) / min(p) <= PEAKS_APART
+    quiet = max(p) <= PEAKS_APART * min(p)
     ratios.append(two / one)
     if quiet:
         kept.append(two / one)
@@ -52,7 +52,7 @@ print(f"ratio: median {statistics.median(ratios):.3f} of all, {min(ratios):.3f} 
       f"{max(ratios):.3f}" + (f"; median {statistics.median(kept):.3f} of the {len(kept)} pairs "
                               "with steady peaks" if kept else "; no pair had steady peaks"))
 
-quietest = min(range(1, pairs + 1), key=lambda i: max(peaks(i)) / min(peaks(i)))
+quietest = min(range(1, pairs + 1), key=lambda i: max(peaks(i)) / max(min(peaks(i)), 1))
 two = f"{title}-two-{quietest}"
 print(f"pair {quietest}, two ranks: {median(two, 'train/comm_ms'):.2f} ms a step inside communication of "
       f"{median(two, 'train/dt') * 1e3:.2f}; {median(two, 'train/comm_hidden'):.0%} of the time in "
