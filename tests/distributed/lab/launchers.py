@@ -203,7 +203,7 @@ def torchrun_on_two_hosts(lab, name, address="h2a", **lan):
                "MASTER_PORT": "29500"}
         started.append(jobs.Job(two.on(host, [script, "1", *lab.args(name)], env),
                                 tempfile.mkdtemp()))
-    codes = [job.wait_launcher(90) for job in started]
+    codes = [job.wait_launcher(300) for job in started]  # agents wait for each other first
     left = sum(job.end() for job in started)
     out = "\n".join(job.output() for job in started)
     problem = expect_run(lab, name, codes[0] if codes[0] == codes[1] else codes, out)
@@ -238,18 +238,18 @@ def srun(lab, name, mpi, *more):
 
 def sbatch(lab):
     """The time limit comes before the run's end: saved, back in the queue, finished."""
-    steps = 400
+    steps = 900
     with slurm.Cluster(os.path.join(lab.folder, "slurm-batch")) as cluster:
         log = os.path.join(lab.folder, "batch.log")
         env = {"HEDDLE": lab.heddle, "RUN_DIR": lab.folder, "RUN_NAME": "sbatch", "MPI": "pmix",
                "HEDDLE_FAULT": "step:*:*:slow=100"}
         code, out = cluster.run(
-            ["sbatch", "--ntasks=2", "--overcommit", "--time=1", "--signal=TERM@40",
+            ["sbatch", "--ntasks=2", "--overcommit", "--time=2", "--signal=TERM@60",
              f"--output={log}", os.path.join(jobs.ROOT, "launch", "slurm.sbatch"), YAML,
              f"train.num_iterations={steps}", "dist.timeout_s=20", "train.threads=1"], 30, env)
         if code != 0:
             return f"sbatch: code {code}", out
-        deadline = time.time() + 420
+        deadline = time.time() + 900
         finished = os.path.join(lab.run_folder("sbatch"), "finished.json")
         while time.time() < deadline and not os.path.exists(finished):
             time.sleep(1)
