@@ -11,6 +11,7 @@
 #include "framework/config/check.h"
 #include "framework/config/dump.h"
 #include "framework/core/error.h"
+#include "framework/core/json.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel_for.h"
 #include "framework/core/version.h"
@@ -110,6 +111,28 @@ void require_agreement(Communicator& comm, const std::string& what, const std::s
       fmt::format("ranks disagree on {}: rank 0 has\n{}\nrank {} has\n{}\n(differing ranks: {})",
                   what, all[0], differ.front(), all[other], fmt::join(differ, ", ")),
       "start every rank with the same binary, configuration file, plugins and data");
+}
+
+void on_first_rank(Communicator& comm, const std::function<void()>& body) {
+  std::string failure;
+  if (comm.rank() == 0) {
+    try {
+      body();
+    } catch (const Error& e) {
+      failure = json::serialize(json::object{{"code", static_cast<int>(e.code())},
+                                             {"area", e.area()},
+                                             {"message", e.message()},
+                                             {"remedy", e.remedy()}});
+    }
+  }
+  comm.broadcast(&failure, 0);
+  if (failure.empty()) return;
+  boost::json::parse_options any_path;
+  any_path.allow_invalid_utf8 = true;
+  const json::value told = json::parse(failure, {}, any_path);
+  const auto text = [&](const char* key) { return std::string(told.at(key).as_string()); };
+  throw Error(static_cast<ExitCode>(told.at("code").to_number<int>()), text("area"),
+              text("message"), text("remedy"));
 }
 
 void open_run(const Config& config, const LaunchContext& launch, Watchdog& watchdog, Run* result) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -56,5 +57,9 @@ void open_run(const Config& config, const LaunchContext& launch, Watchdog& watch
 
 // Fails on all ranks, naming those that differ from rank 0, unless `text` is the same everywhere.
 void require_agreement(Communicator& comm, const std::string& what, const std::string& text);
+
+// Collective: rank 0 runs `body`; an Error in it is thrown on all ranks, so that the job ends with
+// its exit code whichever rank the launcher hears of first.
+void on_first_rank(Communicator& comm, const std::function<void()>& body);
 
 }  // namespace heddle

@@ -91,7 +91,7 @@ std::optional<Checkpoint> Trainer::checkpoint_to_resume() {
   const Config& c = run_.config;
   if (c.train.resume == "never") return std::nullopt;
   std::optional<Checkpoint> checkpoint;
-  if (run_.chief()) {
+  on_first_rank(*run_.comm, [&] {
     if (c.train.resume != "auto") {
       checkpoint = Checkpoint::open(c.train.resume);
     } else {
@@ -100,7 +100,7 @@ std::optional<Checkpoint> Trainer::checkpoint_to_resume() {
       if (!skipped.empty()) log::warn("{}", skipped);
       if (!checkpoint) log::info("train.resume: auto found no checkpoint; this is a fresh start");
     }
-  }
+  });
   std::string path = checkpoint ? checkpoint->path() : std::string();
   run_.comm->broadcast(&path, 0);
   if (!run_.chief() && !path.empty()) checkpoint = Checkpoint::open(path, Verify::kSizes);
@@ -109,7 +109,7 @@ std::optional<Checkpoint> Trainer::checkpoint_to_resume() {
 
 void Trainer::open_folder(bool resumed) {
   const Config& c = run_.config;
-  if (run_.chief()) {
+  on_first_rank(*run_.comm, [&] {
     folder_ = c.log.dir + "/" + c.log.name;
     if (c.train.resume != "auto") {
       folder_ = create_run_folder(c.log.dir, c.log.name);
@@ -126,7 +126,7 @@ void Trainer::open_folder(bool resumed) {
     progress_ = std::make_unique<Progress>(c.log.every, run_.launch.launcher == Launcher::kSingle);
     report_memory();
     log::info("run folder {}", folder_);
-  }
+  });
   run_.comm->broadcast(&folder_, 0);
   watchdog_.set_run_folder(folder_);
 }
