@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -74,9 +75,13 @@ class FaultFileSystem : public FileSystem {
     std::unique_ptr<OutputFile> real_;
   };
 
-  bool is_due() const { return calls() + 1 == at_; }
+  bool is_due() const {
+    const std::lock_guard lock(mutex_);
+    return calls() + 1 == at_;
+  }
 
   void step(const std::string& operation, const std::string& path, bool needs_space) {
+    const std::lock_guard lock(mutex_);  // ranks may be threads
     if (struck_ && fault_ == Fault::kKill) throw Killed{};
     const bool due = is_due();
     log_.push_back(operation + " " + path.substr(path.rfind('/') + 1));
@@ -88,6 +93,7 @@ class FaultFileSystem : public FileSystem {
                             "free space on the disk or move log.dir");
   }
 
+  mutable std::recursive_mutex mutex_;
   Fault fault_;
   int at_;
   bool struck_ = false;
