@@ -1,7 +1,7 @@
-"""What a disassembled CUDA kernel says about its speed: the main loop, its instructions by pipe, two
-bounds on the share of the tensor cores' peak, and occupancy. No GPU is involved; what is assumed
-stands in ASSUMPTIONS and in the tables below. Input: the text of `cuobjdump -sass`, `-res-usage` and
-`-elf`."""
+"""What a disassembled CUDA kernel says about its speed: the main loop, its instructions by pipe,
+two bounds on the share of the tensor cores' peak, and occupancy. No GPU is involved; what is
+assumed stands in ASSUMPTIONS and in the tables below. Input: the text of `cuobjdump -sass`,
+`-res-usage` and `-elf`."""
 import dataclasses
 import re
 
@@ -9,19 +9,21 @@ ASSUMPTIONS = """\
 How the figures come about
 - Counted is one pass of the main loop, by one warp: the innermost loop that holds most of the
   kernel's HMMA. Everything before and after it, memory latency, barriers, dependences, bank
-  conflicts, instruction cache misses and the pairs that a mask throws away are left out: each makes
-  a kernel slower than the bounds.
-- Of branches inside the loop the path with all tensor work and all copies and otherwise the fewest
-  instructions is taken: a block without a mask. "every branch" takes the longest path instead.
-- A scheduler issues one instruction per clock. HMMA.16816 keeps its tensor core busy for 8 clocks on
-  sm_80 (312 TFLOP/s at 1410 MHz on 108 SMs) and for 4 on sm_90, the peak of wgmma, which mma.sync is
-  not known to reach.
-- overlapped: tensor time / time of the busiest pipe, with enough warps to hide everything else.
+  conflicts, misses of the instruction cache and the pairs that a mask throws away are left out:
+  each makes a kernel slower than the bounds.
+- Of branches inside the loop the path with all tensor work, exponentials and memory accesses and
+  otherwise the fewest instructions is taken: a block without a mask. "every branch" takes the
+  longest path instead.
+- A scheduler issues one instruction per clock. HMMA.16816 keeps its tensor core busy for 8 clocks
+  on sm_80 (312 TFLOP/s at 1410 MHz on 108 SMs) and for 4 on sm_90, the peak of wgmma, which
+  mma.sync is not known to reach.
+- overlapped: tensor time / time of the busiest pipe, with enough warps to hide all else.
 - serial: tensor time / (tensor time + the other issue slots, MUFU at its rate of 8): nothing is
-  issued while a tensor core works. Real kernels lie between the two when nothing above hits them.
+  issued while a tensor core works. A kernel that overlaps in part lies between the two, less what
+  the first point leaves out.
 - Clocks per instruction and scheduler: CUDA programming guide, table of arithmetic throughput, for
-  lanes per clock and SM over 4 schedulers; shared memory moves 128 bytes per clock and SM, so that an
-  ldmatrix.x4 costs each of 4 schedulers 16 clocks of it; conversions (F2FP) at 64 lanes per clock."""
+  lanes per clock and SM over 4 schedulers; shared memory moves 128 bytes per clock and SM, so that
+  an ldmatrix.x4 costs each of 4 schedulers 16 clocks of it; conversions (F2FP) at 64 lanes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,7 +303,7 @@ class Flow:
 
 
 def without_masks(i):
-    return (i.name == "HMMA", i.name == "LDGSTS", i.name == "MUFU", -1)
+    return (i.name == "HMMA", i.name == "MUFU", i.pipe() == "lsu", -1)
 
 
 def every_branch(i):
@@ -367,4 +369,5 @@ def occupancy(arch, registers, shared, threads):
     }
     by = min(limits, key=limits.get)
     blocks = limits[by]
-    return {"blocks": blocks, "warps": blocks * warps, "share": blocks * warps / arch.warps, "by": by}
+    return {"blocks": blocks, "warps": blocks * warps, "share": blocks * warps / arch.warps,
+            "by": by}

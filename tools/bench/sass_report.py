@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Prints what nvcc made of the CUDA kernels of a build folder: registers, spills, shared memory,
-occupancy, and for the main loops of tensor core kernels two bounds on the share of the tensor cores'
-peak. Needs no GPU.
+occupancy, and for the main loops of tensor core kernels two bounds on the share of the tensor
+cores' peak. Needs no GPU.
 
     cmake --preset cuda && cmake --build --preset cuda
-    python3 tools/bench/sass_report.py build/cuda [--arch sm_80] [--kernel 'attend_mma.*128'] [--json]
+    python3 tools/bench/sass_report.py build/cuda [--arch sm_80] [--kernel 'attend.*128'] [--json]
 
 The disassembler comes from PyPI, into a virtual environment beside the build folder (--tools DIR: a
-folder that has cuobjdump and nvdisasm already). Exit codes: 0 fine, 2 usage, 4 something is missing,
-1 a kernel has spills in its main loop or, with --strict, misses its target."""
+folder that has cuobjdump and nvdisasm already). Exit codes: 0 fine, 2 usage, 4 something is
+missing, 1 a kernel has spills in its main loop or, with --strict, misses its target."""
 import argparse
 import json
 import os
@@ -19,14 +19,14 @@ import sys
 
 import sass_model as model
 
-# The oldest that PyPI has of CUDA 13; a disassembler reads code of older toolkits of its generation.
+# A disassembler reads what older toolkits of its generation made, as nvcc 13.0.
 WHEELS = ("nvidia-cuda-cuobjdump==13.2.51", "nvidia-cuda-nvdisasm==13.2.51")
 
 # On the serial bound, sm_80, head_dim 128.
 TARGETS = {"forward": 0.50, "backward": 0.40}
 
 # Measured on hardware by others, T 4096, no mask; share of the dense 16-bit peak (A100 312 TFLOP/s,
-# H100 SXM 989). A100 backward alone is not published: FlashAttention-2's figure is forward + backward.
+# H100 SXM 989). Of backward alone on A100 none is known: FlashAttention-2's is forward + backward.
 PUBLIC = {
     ("sm_80", "forward", 128): "FA2 60 %",
     ("sm_80", "backward", 128): "FA2 63 % (fwd+bwd)",
@@ -85,7 +85,8 @@ def row_of(kernel, rows):
     if m := re.match(r"plain::(\w+)<(\d+)>", kernel):
         op = "forward" if m[1] == "attend" else "backward"
         return find_row(kernel, rows, f"plain_f32_d{m[2]}", op)
-    m = re.match(r"(attend|key_gradients|query_gradients)_mma<(bf16|fp16),(\d+)(?:,(\w+))?>", kernel)
+    m = re.match(r"(attend|key_gradients|query_gradients)_mma<(bf16|fp16),(\d+)(?:,(\w+))?>",
+                 kernel)
     if not m:
         return None
     function, element, dim, last = m[1], m[2], int(m[3]), m[4]
@@ -150,7 +151,7 @@ def print_resources(reports):
 
 
 def verdict(report):
-    """Of a kernel with a target. Bounds that leave instructions out prove nothing when they are high."""
+    """Of a kernel with a target. A bound that leaves instructions out proves nothing when high."""
     loop = report["loop"]
     if loop["serial"] < report["target"]:
         return "MISSED"
@@ -210,7 +211,7 @@ def main():
     else:
         print_resources(reports)
         if loops:
-            print("\nMain loops: instructions of one pass of a warp, bounds on the share of the peak")
+            print("\nMain loops: instructions of one pass of a warp, bounds on the share of peak")
             print_loops(loops)
             print(f"\n{model.ASSUMPTIONS}")
     spilled = [r["kernel"] for r in loops if r["loop"]["spills"]]

@@ -91,6 +91,10 @@ struct LocalRange {
   int begin, end;
   __device__ bool contains(int i) const { return i >= begin && i < end; }
 };
+// Of numbers that 32 bits hold.
+__device__ inline LocalRange as_local(Range r) {
+  return {static_cast<int>(r.begin), static_cast<int>(r.end)};
+}
 __device__ inline LocalRange relative_to(Range r, int64_t origin) {
   constexpr int64_t kFar = 1 << 30;
   return {static_cast<int>(clamp_i64(r.begin - origin, -kFar, kFar)),

@@ -28,37 +28,44 @@ struct BackwardTile {
   static constexpr size_t kDqBytes = (2 * Rows::kElements + 2 * Keys::kElements) * sizeof(T);
 };
 
-// dQ of the block's queries += dS K: warps share rows and columns among them.
+// How warps share rows and columns of a block's dQ.
+template <class Tile, int kDim>
+struct DqShare {
+  static constexpr int kRowGroups = Tile::kQueries / 16;
+  static constexpr int kColumns = kDim / (Tile::kWarps / kRowGroups);
+  __device__ static int row() { return static_cast<int>(threadIdx.x) / 32 % kRowGroups * 16; }
+  __device__ static int column() {
+    return static_cast<int>(threadIdx.x) / 32 / kRowGroups * kColumns;
+  }
+};
+
+// dQ of the block's queries += dS K. sums: of the calling thread's first element.
 template <class T, int kDim, class Tile>
-__device__ inline void add_dq(const Arguments& a, const typename Tile::Scores& ds,
-                              const typename Tile::Keys& k, float* sums, int queries) {
-  constexpr int kRowGroups = Tile::kQueries / 16, kColumnGroups = Tile::kWarps / kRowGroups;
-  constexpr int kColumns = kDim / kColumnGroups;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int row = warp % kRowGroups * 16, column0 = warp / kRowGroups * kColumns;
-#pragma unroll 1
-  for (int column = column0; column < column0 + kColumns; column += 16) {
-    float dq[2][4];
-    clear(dq);
+__device__ inline void add_dq(const typename Tile::Scores& ds, const typename Tile::Keys& k,
+                              float* sums, int dim, LocalRange queries) {
+  using My = DqShare<Tile, kDim>;
+  float dq[My::kColumns / 8][4];
+  clear(dq);
 #pragma unroll
-    for (int key = 0; key < Tile::kKeys; key += 16) {
-      uint32_t x[4], y[4];
-      load_a_transposed(x, ds, key, row);
-      load_b_transposed(y, k, key, column);
-      multiply_add<T>(dq[0], x, y[0], y[1]);
-      multiply_add<T>(dq[1], x, y[2], y[3]);
+  for (int key = 0; key < Tile::kKeys; key += 16) {
+    uint32_t x[4], y[4];
+    load_a_transposed(x, ds, key, My::row());
+#pragma unroll
+    for (int n = 0; n < My::kColumns / 8; n += 2) {
+      load_b_transposed(y, k, key, My::column() + 8 * n);
+      multiply_add<T>(dq[n], x, y[0], y[1]);
+      multiply_add<T>(dq[n + 1], x, y[2], y[3]);
     }
+  }
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const int d = column + 8 * n + left();
-      if (d >= a.head_dim) continue;
+  for (int r = 0; r < 2; ++r) {
+    const bool here = queries.contains(My::row() + top() + 8 * r);
+    float* to = sums + r * 8 * static_cast<int64_t>(dim);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int query = row + top() + 8 * (i / 2);
-        if (query < queries) {
-          atomicAdd(sums + static_cast<int64_t>(query) * a.head_dim + d + i % 2, dq[n][i]);
-        }
-      }
+    for (int n = 0; n < My::kColumns / 8; ++n) {
+      if (!here || My::column() + 8 * n >= dim) continue;
+      atomicAdd(to + 8 * n, dq[n][2 * r]);
+      atomicAdd(to + 8 * n + 1, dq[n][2 * r + 1]);
     }
   }
 }
@@ -89,10 +96,9 @@ __global__ void __launch_bounds__(128) key_gradients_mma(Arguments a) {
   }
   const auto fetch_keys = [&](const typename Tile::Keys& to, const void* data,
                               const TensorStrides& strides) {
-    fetch<Tile::kThreads>(to, a.head_dim, data, [&](int row) -> const T* {
-      const int64_t key = tile.key0 + row;
-      return key < mask.k_len ? row_at<const T>(data, strides, tile.b, key, tile.kv) : nullptr;
-    });
+    Stream<Tile::kThreads, T, Tile::kKeys, kDim>(
+        row_at<const T>(data, strides, tile.b, tile.key0, tile.kv), strides.token, a.head_dim, 0)
+        .fetch(to, {0, static_cast<int>(keys.size())});
   };
   fetch_keys(k, a.at.k, a.k);
   fetch_keys(v, a.at.v, a.v);
@@ -102,26 +108,40 @@ __global__ void __launch_bounds__(128) key_gradients_mma(Arguments a) {
   float dk[kDimTiles][4], dv[kDimTiles][4];
   clear(dk);
   clear(dv);
+  const LocalRange visit = as_local(blocks.visit), unmasked = as_local(blocks.unmasked);
+  const BlockRows<kQueries> rows(hull);
+  using Queries = Stream<Tile::kThreads, T, kQueries, kDim>;
+  using MyDq = DqShare<Tile, kDim>;
+  // A thread brings one number: lse of a query, or delta.
+  static_assert(Tile::kThreads >= 2 * kQueries);
+  const int my_query = static_cast<int>(threadIdx.x) % kQueries;
+  const bool brings_lse = static_cast<int>(threadIdx.x) < kQueries;
+  const bool brings = static_cast<int>(threadIdx.x) < 2 * kQueries;
+  const int64_t query00 = int64_t{visit.begin} * kQueries;
   for (int head = tile.kv * a.group; head < (tile.kv + 1) * a.group; ++head) {
-    for (int64_t block = blocks.visit.begin; block < blocks.visit.end; ++block) {
-      const int64_t query0 = block * kQueries;
+    Queries next_q(row_at<const T>(a.at.q, a.q, tile.b, 0, head), a.q.token, a.head_dim,
+                   visit.begin);
+    Queries next_dout(row_at<const T>(a.at.dout, a.dout, tile.b, 0, head), a.dout.token, a.head_dim,
+                      visit.begin);
+    const float* number = brings_lse ? a.at.lse + lse_at(a, tile.b, head, query00 + my_query)
+                                     : a.delta + row_number(a, tile.b, head, query00 + my_query);
+    float* dq = nullptr;
+    if constexpr (kAtomicDq) {
+      dq = a.dq_sum + row_number(a, tile.b, head, query00 + MyDq::row() + top()) * a.head_dim +
+           MyDq::column() + left();
+    }
+    for (int block = visit.begin; block < visit.end; ++block) {
+      const LocalRange here = rows.of(block);
       __syncthreads();  // queries of the last block are no longer read
-      const auto fetch_queries = [&](const typename Tile::Queries& to, const void* data,
-                                     const TensorStrides& strides) {
-        fetch<Tile::kThreads>(to, a.head_dim, data, [&](int row) -> const T* {
-          return hull.contains(query0 + row)
-                     ? row_at<const T>(data, strides, tile.b, query0 + row, head)
-                     : nullptr;
-        });
-      };
-      fetch_queries(q, a.at.q, a.q);
-      fetch_queries(dout, a.at.dout, a.dout);
+      next_q.fetch(q, here);
+      next_dout.fetch(dout, here);
       commit_copies();
-      for (int n = static_cast<int>(threadIdx.x); n < kQueries; n += Tile::kThreads) {
-        const bool here = hull.contains(query0 + n);
-        lse[n] = here ? a.at.lse[lse_at(a, tile.b, head, query0 + n)] * kLog2E : 0.0f;
-        delta[n] = here ? a.delta[row_number(a, tile.b, head, query0 + n)] : 0.0f;
+      next_q.move(1);
+      next_dout.move(1);
+      if (brings) {
+        lse[threadIdx.x] = here.contains(my_query) ? *number * (brings_lse ? kLog2E : 1.0f) : 0.0f;
       }
+      number += kQueries;
       wait_copies<0>();
       __syncthreads();
 
@@ -130,20 +150,25 @@ __global__ void __launch_bounds__(128) key_gradients_mma(Arguments a) {
       multiply_transposed<T>(p, k, warp_key, q);
       clear(g);
       multiply_transposed<T>(g, v, warp_key, dout);
-      const bool masked = !whole || !blocks.unmasked.contains(block);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const LocalRange visible = relative_to(seen[r], query0);
+      for (int n = 0; n < kQueryTiles; ++n) {
 #pragma unroll
-        for (int n = 0; n < kQueryTiles; ++n) {
+        for (int i = 0; i < 4; ++i) {
+          const int query = 8 * n + left() + i % 2;
+          p[n][i] = exp2_fast(p[n][i] * factor - lse[query]);
+          g[n][i] = p[n][i] * (g[n][i] - delta[query]);
+        }
+      }
+      if (!whole || !unmasked.contains(block)) {
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int query = 8 * n + left() + i;
-            float& weight = p[n][2 * r + i];
-            float& gradient = g[n][2 * r + i];
-            weight = exp2_fast(weight * factor - lse[query]);
-            gradient = weight * (gradient - delta[query]);
-            if (masked && !visible.contains(query)) weight = gradient = 0.0f;
+        for (int r = 0; r < 2; ++r) {
+          const LocalRange visible = relative_to(seen[r], int64_t{block} * kQueries);
+#pragma unroll
+          for (int n = 0; n < kQueryTiles; ++n) {
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; ++i) {
+              if (!visible.contains(8 * n + left() + i % 2)) p[n][i] = g[n][i] = 0.0f;
+            }
           }
         }
       }
@@ -158,9 +183,8 @@ __global__ void __launch_bounds__(128) key_gradients_mma(Arguments a) {
       multiply_rounded<T>(dk, g, q);
       if constexpr (kAtomicDq) {
         __syncthreads();  // all of dS is here
-        const int64_t left_over = mask.q_len - query0;
-        add_dq<T, kDim, Tile>(a, ds, k, a.dq_sum + row_number(a, tile.b, head, query0) * a.head_dim,
-                              static_cast<int>(min_i64(left_over, kQueries)));
+        add_dq<T, kDim, Tile>(ds, k, dq, a.head_dim, here);
+        dq += int64_t{kQueries} * a.head_dim;
       }
     }
   }
@@ -215,19 +239,18 @@ __global__ void __launch_bounds__(128) query_gradients_mma(Arguments a) {
   const float factor = a.scale * kLog2E;
   float dq[kDimTiles][4];
   clear(dq);
-  for (int64_t block = blocks.visit.begin; block < blocks.visit.end; ++block) {
-    const int64_t key0 = block * kKeys;
+  const LocalRange visit = as_local(blocks.visit), unmasked = as_local(blocks.unmasked);
+  const BlockRows<kKeys> rows(hull);
+  using Keys = Stream<Tile::kThreads, T, kKeys, kDim>;
+  Keys next_k(row_at<const T>(a.at.k, a.k, tile.b, 0, tile.kv), a.k.token, a.head_dim, visit.begin);
+  Keys next_v(row_at<const T>(a.at.v, a.v, tile.b, 0, tile.kv), a.v.token, a.head_dim, visit.begin);
+  for (int block = visit.begin; block < visit.end; ++block) {
+    const LocalRange here = rows.of(block);
     __syncthreads();  // keys of the last block are no longer read
-    const auto fetch_keys = [&](const typename Tile::Keys& to, const void* data,
-                                const TensorStrides& strides) {
-      fetch<Tile::kThreads>(to, a.head_dim, data, [&](int row) -> const T* {
-        return hull.contains(key0 + row)
-                   ? row_at<const T>(data, strides, tile.b, key0 + row, tile.kv)
-                   : nullptr;
-      });
-    };
-    fetch_keys(k, a.at.k, a.k);
-    fetch_keys(v, a.at.v, a.v);
+    next_k.fetch(k, here);
+    next_v.fetch(v, here);
+    next_k.move(1);
+    next_v.move(1);
     commit_copies();
     wait_copies<0>();
     __syncthreads();
@@ -236,16 +259,23 @@ __global__ void __launch_bounds__(128) query_gradients_mma(Arguments a) {
     multiply_transposed<T>(p, q, warp_row, k);
     clear(g);
     multiply_transposed<T>(g, dout, warp_row, v);
-    const bool masked = !blocks.unmasked.contains(block);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const LocalRange visible = relative_to(seen[r], key0);
+    for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
+      for (int i = 0; i < 4; ++i) {
+        g[n][i] = exp2_fast(p[n][i] * factor - lse[i / 2]) * (g[n][i] - delta[i / 2]);
+      }
+    }
+    if (!unmasked.contains(block)) {
 #pragma unroll
-        for (int i = 2 * r; i < 2 * r + 2; ++i) {
-          g[n][i] = exp2_fast(p[n][i] * factor - lse[r]) * (g[n][i] - delta[r]);
-          if (masked && !visible.contains(8 * n + left() + i % 2)) g[n][i] = 0.0f;
+      for (int r = 0; r < 2; ++r) {
+        const LocalRange visible = relative_to(seen[r], int64_t{block} * kKeys);
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+          for (int i = 2 * r; i < 2 * r + 2; ++i) {
+            if (!visible.contains(8 * n + left() + i % 2)) g[n][i] = 0.0f;
+          }
         }
       }
     }

@@ -70,21 +70,14 @@ __global__ void __launch_bounds__(32 * kWarps) attend_mma(Arguments a) {
   const Range tokens = tile.tokens(a, Tile::kRows);
   const Range hull = keys_of_queries(mask, tokens);
   const BlockRange blocks = key_blocks(mask, tokens, kKeys);
-  const Range share = tile.my_share(a, blocks.visit);
+  const LocalRange share = as_local(tile.my_share(a, blocks.visit));
+  const LocalRange unmasked = as_local(blocks.unmasked);
   Range seen[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = warp_row + top() + 8 * r;
     seen[r] = tile.holds(a, row) ? keys_of_query(mask, tile.token(a, row)) : Range{};
   }
-  const auto fetch_block = [&](const typename Tile::Keys& to, const void* data,
-                               const TensorStrides& strides, int64_t block) {
-    fetch<Tile::kThreads>(to, a.head_dim, data, [&](int row) -> const T* {
-      const int64_t key = block * kKeys + row;
-      return hull.contains(key) ? row_at<const T>(data, strides, tile.b, key, tile.kv) : nullptr;
-    });
-    commit_copies();
-  };
   // Scores are compared before they are scaled; a negative scale turns their order round.
   const float sign = a.scale < 0.0f ? -1.0f : 1.0f;
   const float factor = a.scale * sign * kLog2E;
@@ -92,23 +85,35 @@ __global__ void __launch_bounds__(32 * kWarps) attend_mma(Arguments a) {
   float out[kDimTiles][4];
   clear(out);
   OnlineSoftmax<kKeyTiles, kDimTiles> softmax;
-  if (!share.empty()) {
+  using Keys = Stream<Tile::kThreads, T, kKeys, kDim>;
+  const BlockRows<kKeys> rows(hull);
+  const auto stream = [&](const void* data, const TensorStrides& strides) {
+    return Keys(row_at<const T>(data, strides, tile.b, 0, tile.kv), strides.token, a.head_dim,
+                share.end - 1);
+  };
+  Keys next_k = stream(a.at.k, a.k), next_v = stream(a.at.v, a.v);
+  if (share.begin < share.end) {
     fetch<Tile::kThreads>(q, a.head_dim, a.at.q, [&](int row) -> const T* {
       if (!tile.holds(a, row)) return nullptr;
       return row_at<const T>(a.at.q, a.q, tile.b, tile.token(a, row), tile.head(a, row));
     });
-    fetch_block(k, a.at.k, a.k, share.end - 1);
+    next_k.fetch(k, rows.of(share.end - 1));
+    commit_copies();
   }
-  for (int64_t block = share.end - 1; block >= share.begin; --block) {
+  for (int block = share.end - 1; block >= share.begin; --block) {
     wait_copies<0>();
     __syncthreads();  // keys are here, values of the last block are no longer read
-    fetch_block(v, a.at.v, a.v, block);
+    next_v.fetch(v, rows.of(block));
+    commit_copies();
+    next_v.move(-1);
     float scores[kKeyTiles][4];
     clear(scores);
     multiply_transposed<T>(scores, q, warp_row, k);
     wait_copies<0>();
     __syncthreads();  // values are here, keys are no longer read
-    if (block > share.begin) fetch_block(k, a.at.k, a.k, block - 1);
+    next_k.move(-1);
+    if (block > share.begin) next_k.fetch(k, rows.of(block - 1));
+    commit_copies();
     if (sign < 0.0f) {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
@@ -116,10 +121,10 @@ __global__ void __launch_bounds__(32 * kWarps) attend_mma(Arguments a) {
         for (int i = 0; i < 4; ++i) scores[n][i] = -scores[n][i];
       }
     }
-    if (!blocks.unmasked.contains(block)) {
+    if (!unmasked.contains(block)) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const LocalRange visible = relative_to(seen[r], block * kKeys);
+        const LocalRange visible = relative_to(seen[r], int64_t{block} * kKeys);
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll

@@ -24,20 +24,87 @@ struct Matrix {
   __device__ T* at(int row, int column) const { return data + row * kStride + column; }
 };
 
+// How kThreads threads copy a tile: kLanes side by side take 16-byte chunks of one row, so that
+// what a thread copies lies at fixed distances from where it starts.
+template <int kThreads, class T, int kRows, int kColumns>
+struct Copies {
+  static constexpr int kChunks = kColumns / kChunk;
+  static constexpr int kLanes = kChunks % 8 == 0 ? 8 : 4;
+  static constexpr int kRowsAtOnce = kThreads / kLanes;
+  static_assert(kRows % kRowsAtOnce == 0 && kChunks % kLanes == 0);
+  __device__ static int row() { return static_cast<int>(threadIdx.x) / kLanes; }
+  __device__ static int column() { return static_cast<int>(threadIdx.x) % kLanes * kChunk; }
+};
+
 // Enqueues copies of rows into a tile: source(row) is a row's address, or null for zeros. Columns
 // from dim on (a multiple of 8) become zeros.
 template <int kThreads, class T, int kRows, int kColumns, class Source>
 __device__ inline void fetch(const Matrix<T, kRows, kColumns>& to, int dim, const void* anywhere,
                              Source&& source) {
-  constexpr int kChunks = kColumns / kChunk;
+  using My = Copies<kThreads, T, kRows, kColumns>;
 #pragma unroll
-  for (int n = static_cast<int>(threadIdx.x); n < kRows * kChunks; n += kThreads) {
-    const int row = n / kChunks, column = n % kChunks * kChunk;
+  for (int row = My::row(); row < kRows; row += My::kRowsAtOnce) {
     const T* from = source(row);
-    const bool valid = from != nullptr && column < dim;
-    copy16_async(to.at(row, column), valid ? from + column : anywhere, valid);
+#pragma unroll
+    for (int column = My::column(); column < kColumns; column += My::kLanes * kChunk) {
+      const bool valid = from != nullptr && column < dim;
+      copy16_async(to.at(row, column), valid ? from + column : anywhere, valid);
+    }
   }
 }
+
+// The rows of `hull` in each of the blocks that cover it: only the first and the last block have
+// others. Blocks are counted in 32 bits, which is enough for 2^31 of them.
+template <int kRows>
+class BlockRows {
+ public:
+  __device__ explicit BlockRows(Range hull)
+      : first_(static_cast<int>(hull.begin / kRows)),
+        last_(static_cast<int>((hull.end - 1) / kRows)),
+        begin_(static_cast<int>(hull.begin % kRows)),
+        end_(static_cast<int>((hull.end - 1) % kRows) + 1) {}
+  __device__ LocalRange of(int block) const {
+    return {block == first_ ? begin_ : 0, block == last_ ? end_ : kRows};
+  }
+
+ private:
+  int first_, last_, begin_, end_;
+};
+
+// Tiles of kRows rows that lie `stride` elements apart, one block of rows after the other. Keeps
+// the calling thread's own address, so that a block costs additions only.
+template <int kThreads, class T, int kRows, int kColumns>
+class Stream {
+ public:
+  // data: row 0 of block 0.
+  __device__ Stream(const T* data, int64_t stride, int dim, int block)
+      : from_(data + (static_cast<int64_t>(block) * kRows + My::row()) * stride + My::column()),
+        stride_(stride),
+        dim_(dim) {}
+  __device__ void move(int blocks) { from_ += blocks * kRows * stride_; }
+
+  // Enqueues copies of the block; rows outside of `rows` and columns from dim on become zeros and
+  // are not read.
+  __device__ void fetch(const Matrix<T, kRows, kColumns>& to, LocalRange rows) const {
+    const T* from = from_;
+#pragma unroll
+    for (int r = 0; r < kRows; r += My::kRowsAtOnce) {
+      const bool here = rows.contains(My::row() + r);
+#pragma unroll
+      for (int c = 0; c < kColumns; c += My::kLanes * kChunk) {
+        copy16_async(to.at(My::row(), My::column()) + r * Matrix<T, kRows, kColumns>::kStride + c,
+                     from + c, here && My::column() + c < dim_);
+      }
+      from += My::kRowsAtOnce * stride_;
+    }
+  }
+
+ private:
+  using My = Copies<kThreads, T, kRows, kColumns>;
+  const T* from_;
+  int64_t stride_;
+  int dim_;
+};
 
 // Operand a, 16 rows from `row`, 16 columns from `column`.
 template <class T, int kRows, int kColumns>

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Checks tools/bench/sass_model.py against a small kernel written by hand, and occupancy worked out by
-hand. Run by ctest, which puts the folder on PYTHONPATH; needs no toolkit."""
+"""Checks tools/bench/sass_model.py against a small kernel written by hand, and occupancy worked out
+by hand. Run by ctest, which puts the folder on PYTHONPATH; needs no toolkit."""
 import unittest
 
 import sass_model as model
 
-# A loop of 0x20..0xf0 with a masked part (0x80..0x90) that most blocks jump over and a part (0xa0..)
-# that copies; before it a loop without tensor cores, behind it the end.
+# A loop of 0x20..0xf0 with a masked part (0x80..0x90) that most blocks jump over and one (0xa0..)
+# that copies; a loop without tensor cores before it.
 LISTING = """
 Fatbin elf code:
 ================
@@ -97,7 +97,7 @@ class Loop(unittest.TestCase):
         self.assertEqual((self.loop["inner_loops"], self.loop["calls"]), (0, 0))
 
     def test_clocks(self):
-        # ldmatrix.x4 and .x2 and a copy of 16 bytes a lane: 4 + 2 + 4 clocks of the SM's memory pipe.
+        # ldmatrix.x4 and .x2 and a copy of 16 bytes a lane: 4 + 2 + 4 clocks of the SM.
         self.assertEqual(self.loop["clocks"]["lsu"], 4 * (4 + 2 + 4))
         self.assertEqual(self.loop["clocks"]["tensor"], 8 + 4)
         self.assertEqual(self.loop["clocks"]["mufu"], 8)
