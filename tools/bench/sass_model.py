@@ -17,10 +17,10 @@ How the figures come about
 - A scheduler issues one instruction per clock. HMMA.16816 keeps its tensor core busy for 8 clocks
   on sm_80 (312 TFLOP/s at 1410 MHz on 108 SMs) and for 4 on sm_90, the peak of wgmma, which
   mma.sync is not known to reach.
-- overlapped: tensor time / time of the busiest pipe, with enough warps to hide all else.
+- overlapped: tensor time / time of the busiest pipe: the ceiling, however many warps there are.
 - serial: tensor time / (tensor time + the other issue slots, MUFU at its rate of 8): nothing is
-  issued while a tensor core works. A kernel that overlaps in part lies between the two, less what
-  the first point leaves out.
+  issued while a tensor core works, and shared memory costs no more than its issue. Where it is
+  above overlapped, shared memory is what limits the kernel, and overlapped is the figure to read.
 - Clocks per instruction and scheduler: CUDA programming guide, table of arithmetic throughput, for
   lanes per clock and SM over 4 schedulers; shared memory moves 128 bytes per clock and SM, so that
   an ldmatrix.x4 costs each of 4 schedulers 16 clocks of it; conversions (F2FP) at 64 lanes."""

@@ -171,6 +171,8 @@ def print_loops(reports):
             note.append(f"{t:.0%} {verdict(r)}")
         if r.get("public"):
             note.append(r["public"])
+        if r["op"] == "decode":
+            note.append("decode: device memory limits it long before")
         if loop["inner_loops"]:
             note.append(f"{loop['inner_loops']} inner loops counted once: too high")
         if loop["calls"]:
