@@ -151,13 +151,6 @@ class Communicator {
 // Consecutive pieces of n elements on `parts` ranks that differ by at most one.
 std::vector<int64_t> even_counts(int64_t n, int parts);
 
-// dist.backend `auto`: mpi for ranks that mpirun or srun started, self for a process alone. Throws
-// comm_error when several processes were started and nothing here can connect them (never N copies
-// that each take themselves for the whole run), when the backend that the user named cannot serve,
-// and when it sees another rank or size than the launcher's environment.
-std::unique_ptr<Communicator> make_communicator(const DistConfig& config,
-                                                const LaunchContext& launch);
-
 // Ends this process with `exit_code`, and with it all ranks of the job. For main(), after the error
 // was printed: also when the communicator is gone already.
 [[noreturn]] void abort_job(int exit_code);

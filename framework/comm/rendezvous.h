@@ -71,8 +71,11 @@ struct Ranks {
   std::unique_ptr<Communicator> comm;
 };
 
-// make_communicator() and, for several ranks, the store. To end in good order: rendezvous->leave(),
-// then comm->finish().
+// dist.backend `auto`: mpi for ranks that mpirun or srun started, gloo for other ranks, self for a
+// process alone. Throws comm_error when several processes were started and nothing here can connect
+// them (never N copies that each take themselves for the whole run), when the backend that the user
+// named cannot serve, and when it sees another rank or size than the launcher's environment. To end
+// in good order: rendezvous->leave(), then comm->finish().
 Ranks connect_ranks(const DistConfig& config, const LaunchContext& launch);
 
 // The addresses that rank 0 listens on, for meet(). `resolved`: those of launch.master_addr; empty

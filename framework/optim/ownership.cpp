@@ -217,4 +217,9 @@ int64_t Ownership::shard_offset(int rank, int64_t offset) const {
   check_failed(__FILE__, __LINE__, "offset", "the rank does not own this element");
 }
 
+Ownership make_ownership(const Config& config, const ModelSpec& spec, int world_size) {
+  constexpr double kMiB = 1024.0 * 1024.0;
+  return {spec, config.optim, world_size, static_cast<int64_t>(config.dist.bucket_mb * kMiB)};
+}
+
 }  // namespace heddle

@@ -89,4 +89,7 @@ class Ownership {
   std::vector<Piece> pieces_, norm_pieces_;
 };
 
+// The map of a run: its optim and dist.bucket_mb.
+Ownership make_ownership(const Config& config, const ModelSpec& spec, int world_size);
+
 }  // namespace heddle

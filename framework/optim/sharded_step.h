@@ -55,6 +55,8 @@ class ShardedStep : public PassHooks {
   ShardedStep(const ShardedStep&) = delete;
   ShardedStep& operator=(const ShardedStep&) = delete;
 
+  ShardLevel level() const { return options_.level; }
+
   void begin();
   // `last`: of this rank in this step.
   void begin_micro_step(bool last);

@@ -9,7 +9,7 @@
 #include "framework/comm/host_communicator.h"
 #include "framework/core/error.h"
 #include "framework/core/parallel_for.h"
-#include "framework/data/dataset.h"
+#include "framework/data/batch_plan.h"
 #include "framework/model/kv_cache.h"
 #include "framework/optim/ownership.h"
 #include "framework/optim/plan.h"
@@ -18,7 +18,6 @@
 namespace heddle {
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0;
 // What a GPU holds before the model: context, library workspaces, NCCL's channels.
 constexpr double kGpuReserve = 2.0 * 1024 * 1024 * 1024;
 
@@ -31,10 +30,7 @@ struct Division {
 
 Division divide(const PlanRequest& r, const RunPlan& plan, ShardLevel level) {
   const int world = static_cast<int>(r.topology.ranks());
-  Division d{Ownership(plan.spec, r.config.optim, world,
-                       static_cast<int64_t>(r.config.dist.bucket_mb * kMiB)),
-             {},
-             {}};
+  Division d{make_ownership(r.config, plan.spec, world), {}, {}};
   d.options.level = world == 1 ? ShardLevel::kNone : level;
   d.options.reproducible = r.config.train.reproducible && d.options.level != ShardLevel::kGradients;
   d.options.micro_steps = plan.micro_steps;
@@ -83,7 +79,9 @@ RunPlan plan_shape(const PlanRequest& r) {
   const ParamLayout layout(plan.spec);
   plan.params = count_params(layout);
   plan.flops_per_token = flops_per_token(plan.spec);
-  plan.global_sequences = train.total_batch_size / plan.spec.sequence_len;
+  const BatchPlan batch = plan_batch(train, plan.spec.sequence_len, 0,
+                                     static_cast<int>(r.topology.ranks()));
+  plan.global_sequences = batch.global_sequences;
   if (plan.global_sequences < r.topology.ranks()) {
     throw config_error(
         fmt::format("train.total_batch_size {} is {} sequences of {} tokens, fewer than the {} "
@@ -93,11 +91,9 @@ RunPlan plan_shape(const PlanRequest& r) {
         fmt::format("raise train.total_batch_size to {} or plan for fewer ranks",
                     r.topology.ranks() * plan.spec.sequence_len));
   }
-  plan.rank_sequences =
-      rank_share(plan.global_sequences, 0, static_cast<int>(r.topology.ranks())).count;
-  const int64_t most = train.reproducible ? 1 : train.device_batch_size;
-  plan.micro_batch = std::min(most, plan.rank_sequences);
-  plan.micro_steps = (plan.rank_sequences + plan.micro_batch - 1) / plan.micro_batch;
+  plan.rank_sequences = batch.count;
+  plan.micro_batch = batch.micro_batch;
+  plan.micro_steps = batch.micro_steps();
   plan.threads = threads_of_rank(r);
   plan.rank_memory = rank_memory(r);
   return plan;

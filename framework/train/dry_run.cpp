@@ -34,22 +34,21 @@ std::string params_text(const ModelSpec& spec) {
       n.total, n.wte, n.value_embeds, n.lm_head, n.transformer_matrices, n.scalars);
 }
 
-std::string memory_text(const Run& run) {
+std::string memory_text(const Run& run, const Ownership& ownership) {
   std::string text;
   size_t total = 0;
-  for (const MemoryItem& item : training_memory(run, run.comm->rank())) {
+  for (const MemoryItem& item : training_memory(run, ownership, run.comm->rank())) {
     text += fmt::format("  {:>10.1f} MiB {}\n", mib(item.bytes), item.kind);
     total += item.bytes;
   }
   return text + fmt::format("  {:>10.1f} MiB together\n", mib(total));
 }
 
-std::string communication_text(const Run& run) {
-  const int world_size = run.comm->world_size();
-  const Ownership ownership = make_ownership(run.config, run.spec, world_size);
+std::string communication_text(const Run& run, const Ownership& ownership) {
+  const ShardOptions shard = shard_options(run.config, run.comm->world_size());
   return fmt::format("  {} bytes handed to other ranks a step, in {} buckets (dist.shard {})\n",
-                     step_bytes(shard_options(run.config, world_size), ownership, run.comm->rank()),
-                     ownership.buckets().size(), run.config.dist.shard);
+                     step_bytes(shard, ownership, run.comm->rank()), ownership.buckets().size(),
+                     run.config.dist.shard);
 }
 
 std::string batch_text(const Run& run) {
@@ -68,11 +67,10 @@ std::string batch_text(const Run& run) {
 
 }  // namespace
 
-std::vector<MemoryItem> training_memory(const Run& run, int rank) {
+std::vector<MemoryItem> training_memory(const Run& run, const Ownership& ownership, int rank) {
   const int world_size = run.comm->world_size();
   const size_t workspace = attention_workspace_bytes(
       run.spec, *run.attention, run.batch.micro_batch, run.spec.sequence_len, true);
-  const Ownership ownership = make_ownership(run.config, run.spec, world_size);
   const ShardOptions shard = shard_options(run.config, world_size);
   const OptimPlan optim = plan_optimizer(run.config.optim, ownership, shard.level, rank,
                                          run.config.train.total_batch_size);
@@ -95,6 +93,7 @@ std::vector<MemoryItem> training_memory(const Run& run, int rank) {
 }
 
 std::string describe_run(const Run& run) {
+  const Ownership ownership = make_ownership(run.config, run.spec, run.comm->world_size());
   std::string text = dump_config(run.config);
   text += "\nranks\n  " + run.comm->description() + "\n  " + run.launch.description() +
           fmt::format("\n  {}, {} threads a rank\n", run.device->description(), num_threads());
@@ -103,8 +102,8 @@ std::string describe_run(const Run& run) {
   text += "\nparameters\n" + params_text(run.spec);
   text += fmt::format("\nFLOPs per token: {:.0f}\n", flops_per_token(run.spec));
   text += "\nbatch\n" + batch_text(run);
-  text += "\nmemory of a rank\n" + memory_text(run);
-  text += "\ncommunication of a rank\n" + communication_text(run);
+  text += "\nmemory of a rank\n" + memory_text(run, ownership);
+  text += "\ncommunication of a rank\n" + communication_text(run, ownership);
   text += "\nattention\n" + run.attention->explain();
   for (const std::string& warning : config_warnings(run.config)) text += "\nwarning: " + warning;
   return text + "\n";

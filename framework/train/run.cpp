@@ -73,30 +73,13 @@ void open_data(Run& run) {
 
 }  // namespace
 
-BatchPlan plan_batch(const TrainConfig& train, int64_t sequence_len, int rank, int world_size) {
-  BatchPlan plan;
-  plan.global_sequences = train.total_batch_size / sequence_len;
-  const Share share = rank_share(plan.global_sequences, rank, world_size);
-  plan.first = share.begin;
-  plan.count = share.count;
-  const int64_t most = train.reproducible ? 1 : train.device_batch_size;
-  plan.micro_batch = std::min(most, std::max<int64_t>(share.count, 1));
-  return plan;
-}
-
 ShardOptions shard_options(const Config& config, int world_size) {
   ShardOptions options;
   options.level = world_size == 1 ? ShardLevel::kNone : parse_shard_level(config.dist.shard);
   options.reproducible = config.train.reproducible;
-  // Rank 0 has the largest share.
   options.micro_steps =
       plan_batch(config.train, config.model.sequence_len, 0, world_size).micro_steps();
   return options;
-}
-
-Ownership make_ownership(const Config& config, const ModelSpec& spec, int world_size) {
-  constexpr double kMiB = 1024.0 * 1024.0;
-  return {spec, config.optim, world_size, static_cast<int64_t>(config.dist.bucket_mb * kMiB)};
 }
 
 void require_agreement(Communicator& comm, const std::string& what, const std::string& text) {
@@ -113,25 +96,27 @@ void require_agreement(Communicator& comm, const std::string& what, const std::s
       "start every rank with the same binary, configuration file, plugins and data");
 }
 
-void on_first_rank(Communicator& comm, const std::function<void()>& body) {
-  std::string failure;
+std::string from_first_rank(Communicator& comm, const std::function<std::string()>& body) {
+  std::string told;
   if (comm.rank() == 0) {
+    json::object answer;
     try {
-      body();
+      answer = {{"text", body()}};
     } catch (const Error& e) {
-      failure = json::serialize(json::object{{"code", static_cast<int>(e.code())},
-                                             {"area", e.area()},
-                                             {"message", e.message()},
-                                             {"remedy", e.remedy()}});
+      answer = {{"code", static_cast<int>(e.code())},
+                {"area", e.area()},
+                {"message", e.message()},
+                {"remedy", e.remedy()}};
     }
+    told = json::serialize(answer);
   }
-  comm.broadcast(&failure, 0);
-  if (failure.empty()) return;
+  comm.broadcast(&told, 0);
   boost::json::parse_options any_path;
   any_path.allow_invalid_utf8 = true;
-  const json::value told = json::parse(failure, {}, any_path);
-  const auto text = [&](const char* key) { return std::string(told.at(key).as_string()); };
-  throw Error(static_cast<ExitCode>(told.at("code").to_number<int>()), text("area"),
+  const json::value answer = json::parse(told, {}, any_path);
+  const auto text = [&](const char* key) { return std::string(answer.at(key).as_string()); };
+  if (answer.as_object().contains("text")) return text("text");
+  throw Error(static_cast<ExitCode>(answer.at("code").to_number<int>()), text("area"),
               text("message"), text("remedy"));
 }
 

@@ -12,28 +12,17 @@
 #include "framework/comm/launch_context.h"
 #include "framework/comm/rendezvous.h"
 #include "framework/config/config.h"
+#include "framework/data/batch_plan.h"
 #include "framework/data/dataset.h"
 #include "framework/device/device.h"
 #include "framework/model/spec.h"
-#include "framework/optim/ownership.h"
 #include "framework/optim/sharded_step.h"
 #include "framework/train/watchdog.h"
 
 namespace heddle {
 
-// How one optimizer step's sequences fall on ranks and micro-steps.
-struct BatchPlan {
-  int64_t global_sequences = 0;  // of one step, on all ranks
-  int64_t first = 0;             // this rank's share begins here ...
-  int64_t count = 0;             // ... and has this many
-  int64_t micro_batch = 0;       // sequences of a micro-step, at most; 1 with train.reproducible
-  int64_t micro_steps() const { return (count + micro_batch - 1) / micro_batch; }
-};
-BatchPlan plan_batch(const TrainConfig& train, int64_t sequence_len, int rank, int world_size);
-
 // What dist.shard and train.reproducible ask of a job of this size. A rank alone divides nothing.
 ShardOptions shard_options(const Config& config, int world_size);
-Ownership make_ownership(const Config& config, const ModelSpec& spec, int world_size);
 
 struct Run {
   Config config;
@@ -58,8 +47,8 @@ void open_run(const Config& config, const LaunchContext& launch, Watchdog& watch
 // Fails on all ranks, naming those that differ from rank 0, unless `text` is the same everywhere.
 void require_agreement(Communicator& comm, const std::string& what, const std::string& text);
 
-// Collective: rank 0 runs `body`; an Error in it is thrown on all ranks, so that the job ends with
-// its exit code whichever rank the launcher hears of first.
-void on_first_rank(Communicator& comm, const std::function<void()>& body);
+// Collective: what `body` gives on rank 0, the only one that runs it. An Error in it is thrown on
+// all ranks, so that the job ends with its exit code whichever rank the launcher hears of first.
+std::string from_first_rank(Communicator& comm, const std::function<std::string()>& body);
 
 }  // namespace heddle

@@ -91,7 +91,7 @@ std::optional<Checkpoint> Trainer::checkpoint_to_resume() {
   const Config& c = run_.config;
   if (c.train.resume == "never") return std::nullopt;
   std::optional<Checkpoint> checkpoint;
-  on_first_rank(*run_.comm, [&] {
+  const std::string path = from_first_rank(*run_.comm, [&] {
     if (c.train.resume != "auto") {
       checkpoint = Checkpoint::open(c.train.resume);
     } else {
@@ -100,16 +100,15 @@ std::optional<Checkpoint> Trainer::checkpoint_to_resume() {
       if (!skipped.empty()) log::warn("{}", skipped);
       if (!checkpoint) log::info("train.resume: auto found no checkpoint; this is a fresh start");
     }
+    return checkpoint ? checkpoint->path() : std::string();
   });
-  std::string path = checkpoint ? checkpoint->path() : std::string();
-  run_.comm->broadcast(&path, 0);
   if (!run_.chief() && !path.empty()) checkpoint = Checkpoint::open(path, Verify::kSizes);
   return checkpoint;
 }
 
 void Trainer::open_folder(bool resumed) {
   const Config& c = run_.config;
-  on_first_rank(*run_.comm, [&] {
+  folder_ = from_first_rank(*run_.comm, [&] {
     folder_ = c.log.dir + "/" + c.log.name;
     if (c.train.resume != "auto") {
       folder_ = create_run_folder(c.log.dir, c.log.name);
@@ -126,8 +125,8 @@ void Trainer::open_folder(bool resumed) {
     progress_ = std::make_unique<Progress>(c.log.every, run_.launch.launcher == Launcher::kSingle);
     report_memory();
     log::info("run folder {}", folder_);
+    return folder_;
   });
-  run_.comm->broadcast(&folder_, 0);
   watchdog_.set_run_folder(folder_);
 }
 
@@ -241,7 +240,7 @@ void Trainer::between_steps(const StepResult& result, int stop_signal) {
 void Trainer::report_memory() {
   json::object line{{"step", position_.step}};
   for (int rank = 0; rank < run_.comm->world_size(); ++rank) {
-    for (const MemoryItem& item : training_memory(run_, rank)) {
+    for (const MemoryItem& item : training_memory(run_, ownership_, rank)) {
       json::value& list = line["memory_mib/" + item.kind];
       if (list.is_null()) list = json::array();
       list.as_array().push_back(static_cast<double>(item.bytes) / (1024.0 * 1024.0));
@@ -346,9 +345,7 @@ void Trainer::save(bool must) {
   fault(FaultPoint::kCheckpoint, position_.step);
   sharded_->wait_parameters();
   if (run_.chief()) progress_->clear();
-  const bool writes_state =
-      run_.chief() ||
-      shard_options(run_.config, run_.comm->world_size()).level != ShardLevel::kNone;
+  const bool writes_state = run_.chief() || sharded_->level() != ShardLevel::kNone;
   std::string failure;
   try {
     last_checkpoint_ = save_checkpoint(

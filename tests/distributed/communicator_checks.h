@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -194,6 +195,18 @@ inline void check_collectives(Communicator& comm) {
   check_broadcast(comm);
   check_single_values(comm);
   comm.barrier();
+}
+
+// All ranks run the tests, rank 0 prints, and all fail when one does. Ends with finish().
+inline int run_tests_together(Communicator& comm) {
+  if (comm.rank() != 0) {
+    auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+  }
+  const int64_t failed = comm.all_reduce_max(static_cast<int64_t>(RUN_ALL_TESTS() != 0));
+  if (failed != 0 && comm.rank() == 0) std::fprintf(stderr, "some rank failed\n");
+  comm.finish();
+  return static_cast<int>(failed);
 }
 
 }  // namespace heddle::testing

@@ -126,14 +126,7 @@ int run(const std::string& mode) {
   rendezvous = meet(config, launch());
   const auto comm = make_gloo_communicator(rendezvous, launch());
   if (mode == "abort" || mode == "frozen") return abort_one_rank(*comm, mode == "frozen");
-  if (comm->rank() != 0) {
-    auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
-    delete listeners.Release(listeners.default_result_printer());
-  }
-  const int64_t failed = comm->all_reduce_max(static_cast<int64_t>(RUN_ALL_TESTS() != 0));
-  if (failed != 0 && comm->rank() == 0) std::fprintf(stderr, "some rank failed\n");
-  comm->finish();
-  return static_cast<int>(failed);
+  return testing::run_tests_together(*comm);
 }
 
 }  // namespace

@@ -18,13 +18,15 @@ LaunchContext launch() {
 }
 
 TEST(MpiCommunicator, AgreesWithTheLauncher) {
-  const auto comm = make_communicator(DistConfig{}, launch());
+  const Ranks ranks = connect_ranks(DistConfig{}, launch());
+  const auto& comm = ranks.comm;
   EXPECT_EQ(comm->backend(), "mpi");
   EXPECT_EQ(comm->rank(), launch().rank);
   EXPECT_EQ(comm->world_size(), launch().world_size);
   EXPECT_EQ(comm->local_rank(), launch().local_rank);
   EXPECT_EQ(comm->local_size(), launch().local_size);
   EXPECT_THAT(comm->description(), ::testing::HasSubstr("Open MPI"));
+  if (ranks.rendezvous) ranks.rendezvous->leave();
 }
 
 TEST(MpiCommunicator, Collectives) {
@@ -93,12 +95,5 @@ int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   if (mode == "abort") return heddle::abort_one_rank(*comm);
   if (mode == "leave") return 0;  // without finish(): a failure, whatever this rank returns
-  if (comm->rank() != 0) {
-    auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
-    delete listeners.Release(listeners.default_result_printer());
-  }
-  const int64_t failed = comm->all_reduce_max(static_cast<int64_t>(RUN_ALL_TESTS() != 0));
-  if (failed != 0 && comm->rank() == 0) std::fprintf(stderr, "some rank failed\n");
-  comm->finish();
-  return static_cast<int>(failed);
+  return heddle::testing::run_tests_together(*comm);
 }

@@ -5,6 +5,7 @@
 
 #include "framework/comm/gloo/gloo_communicator.h"
 #include "framework/comm/mpi/mpi_communicator.h"
+#include "framework/comm/rendezvous.h"
 #include "framework/core/error.h"
 #include "tests/distributed/communicator_checks.h"
 
@@ -24,7 +25,7 @@ LaunchContext launched(Launcher launcher, int world_size) {
 void expect_refused(const std::string& backend, const LaunchContext& launch,
                     const std::string& part) {
   try {
-    make_communicator(DistConfig{backend}, launch);
+    connect_ranks(DistConfig{backend}, launch);
     ADD_FAILURE() << backend << " accepted " << launch.description();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::kCommunication);
@@ -35,7 +36,7 @@ void expect_refused(const std::string& backend, const LaunchContext& launch,
 
 TEST(Communicator, AloneIsSelf) {
   for (const char* backend : {"auto", "self"}) {
-    const auto comm = make_communicator(DistConfig{backend}, LaunchContext{});
+    const auto comm = connect_ranks(DistConfig{backend}, LaunchContext{}).comm;
     EXPECT_EQ(comm->backend(), "self");
     EXPECT_EQ(comm->rank(), 0);
     EXPECT_EQ(comm->world_size(), 1);
@@ -43,7 +44,7 @@ TEST(Communicator, AloneIsSelf) {
 }
 
 TEST(Communicator, SelfCollectives) {
-  const auto comm = make_communicator(DistConfig{}, LaunchContext{});
+  const auto comm = connect_ranks(DistConfig{}, LaunchContext{}).comm;
   testing::check_collectives(*comm);
   comm->finish();
 }
@@ -89,7 +90,7 @@ TEST(Communicator, EvenCounts) {
 using CommunicatorDeathTest = ::testing::Test;
 
 TEST(CommunicatorDeathTest, CountsMustFit) {
-  const auto comm = make_communicator(DistConfig{}, LaunchContext{});
+  const auto comm = connect_ranks(DistConfig{}, LaunchContext{}).comm;
   std::vector<float> x(4);
   const std::vector<int64_t> counts = {3};
   EXPECT_DEATH(comm->all_gather(std::span<float>(x), counts), "counts do not add up");

@@ -42,7 +42,7 @@ TEST(FairShare, Table) {
 }
 
 TEST(DefaultThreads, AloneTakesTheWholeMask) {
-  const auto comm = make_communicator(DistConfig{}, LaunchContext{});
+  const auto comm = connect_ranks(DistConfig{}, LaunchContext{}).comm;
   const ThreadBudget budget = default_threads(*comm);
   EXPECT_EQ(budget.threads, available_processors());
   EXPECT_EQ(budget.processors, available_processors());

@@ -70,19 +70,6 @@ Ranks connect_gloo(const DistConfig& config, const LaunchContext& launch) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_communicator(const DistConfig& config,
-                                                const LaunchContext& launch) {
-  switch (choose(config, launch)) {
-    case Backend::kSelf:
-      return make_self_communicator();
-    case Backend::kMpi:
-      return make_mpi_communicator(launch);
-    case Backend::kGloo:
-      return connect_gloo(config, launch).comm;
-  }
-  return nullptr;
-}
-
 Ranks connect_ranks(const DistConfig& config, const LaunchContext& launch) {
   Ranks ranks;
   switch (choose(config, launch)) {

@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
+#include "framework/data/batch_plan.h"
 
-#include "framework/train/run.h"
+#include <gtest/gtest.h>
 
 namespace heddle {
 namespace {
