@@ -236,7 +236,7 @@ class Job {
   }
 
   void pass_on(int signal) {
-    const bool again = signal == SIGINT && std::exchange(interrupted_, signal == SIGINT);
+    const bool again = signal == SIGINT && std::exchange(interrupted_, true);
     say(fmt::format("{} passed on to {} rank{}{}", strsignal(signal), running_,
                     running_ == 1 ? "" : "s",
                     signal == SIGINT && !again ? "; Ctrl-C again ends them at once" : ""));

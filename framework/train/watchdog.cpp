@@ -38,6 +38,12 @@ void sleep_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
+// Looks every `interval` seconds until `done`, for `most` seconds at most.
+template <class Done>
+void await(double most, double interval, Done&& done) {
+  for (double waited = 0; !done() && waited < most; waited += interval) sleep_seconds(interval);
+}
+
 std::string key(const char* prefix, int rank) {
   return fmt::format("{}{}", prefix, rank);
 }
@@ -254,8 +260,7 @@ void Watchdog::await_verdict() {
         signals_.arm();
       }
       // The compute thread may be about to say the same with its own words and exit code.
-      for (double waited = 0; waited < kSettle && !main_failed_; waited += 0.05)
-        sleep_seconds(0.05);
+      await(kSettle, 0.05, [this] { return main_failed_.load(); });
       if (main_failed_) return;
       conclude(*verdict, {}, ExitCode::kCommunication);
     } catch (const StoreError& e) {
@@ -287,13 +292,10 @@ void Watchdog::fail(const std::string& error, ExitCode exit_code, Cause cause) {
   s.failed.rank = launch_.rank;
   s.failed.why = error;
   if (cause == Cause::kCollective && activity::now().step > 0) {
-    for (double waited = 0; waited < kConsequence; waited += 0.05) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (verdict_) break;
-      }
-      sleep_seconds(0.05);
-    }
+    await(kConsequence, 0.05, [this] {
+      const std::lock_guard lock(mutex_);
+      return verdict_.has_value();
+    });
   }
   conclude(s, error, exit_code);
 }
@@ -434,19 +436,16 @@ void Watchdog::write_summary(const Suspicion& verdict) {
   const int fd = ::open(file.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
   if (fd < 0) {
     // Somebody else does it. Launchers end all ranks a moment after the first one has ended.
-    for (double waited = 0; waited < kRecords + 0.5; waited += 0.05) {
-      if (!read_text_file(file).empty()) return;
-      sleep_seconds(0.05);
-    }
+    await(kRecords + 0.5, 0.05, [&] { return !read_text_file(file).empty(); });
     return;
   }
   ::close(fd);
   const size_t expected = launch_.world_size - (!counts_itself && verdict.failed.rank >= 0 ? 1 : 0);
-  std::vector<FailureRecord> records = read_failure_records(where, attempt_);
-  for (double waited = 0; waited < kRecords && records.size() < expected; waited += 0.1) {
-    sleep_seconds(0.1);
+  std::vector<FailureRecord> records;
+  await(kRecords, 0.1, [&] {
     records = read_failure_records(where, attempt_);
-  }
+    return records.size() >= expected;
+  });
   if (records.empty()) return;
   const FailureSummary summary = summarize_failures(std::move(records));
   write_failure_summary(where, summary);
@@ -456,12 +455,10 @@ void Watchdog::write_summary(const Suspicion& verdict) {
 // Rank 0 has the store: the others read the verdict there.
 void Watchdog::linger() noexcept {
   try {
-    for (double waited = 0; waited < kLinger; waited += 0.1) {
+    await(kLinger, 0.1, [this] {
       const auto members = store_->members(Seconds(kShort));
-      const auto here = std::count(members.begin(), members.end(), MemberState::kJoined);
-      if (here <= 1) return;
-      sleep_seconds(0.1);
-    }
+      return std::count(members.begin(), members.end(), MemberState::kJoined) <= 1;
+    });
   } catch (const std::exception&) {
     // Gone already.
   }
