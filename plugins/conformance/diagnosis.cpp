@@ -34,16 +34,6 @@ std::string number(double v) {
   return text;
 }
 
-Arrays narrowed(const Exact& e) {
-  Arrays a;
-  a.out.assign(e.out.begin(), e.out.end());
-  a.lse.assign(e.lse.begin(), e.lse.end());
-  a.dq.assign(e.dq.begin(), e.dq.end());
-  a.dk.assign(e.dk.begin(), e.dk.end());
-  a.dv.assign(e.dv.begin(), e.dv.end());
-  return a;
-}
-
 // Small enough to try every known mistake.
 bool searchable(const Case& c) {
   const double work = static_cast<double>(c.batch * c.n_head) *

@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/reference/attention.h"
+#include "tests/unit/support/golden_attention.h"
 
 namespace heddle::kernels::cuda::testing {
 
@@ -39,6 +40,14 @@ inline std::ostream& operator<<(std::ostream& os, const Case& c) {
      << " k_pos0 " << c.k_pos0 << (c.causal ? " causal" : " full") << (c.padded ? " padded" : "");
   for (const int32_t n : c.kv_len) os << " kv_len " << n;
   return os;
+}
+
+inline Case case_of(const heddle::testing::GoldenAttention& g) {
+  Case c{.batch = g.batch, .q_len = g.q_len, .k_len = g.k_len};
+  c.n_head = static_cast<int>(g.n_head), c.n_kv_head = static_cast<int>(g.n_kv_head);
+  c.head_dim = static_cast<int>(g.head_dim);
+  c.window_left = g.window_left, c.q_pos0 = g.q_pos0, c.k_pos0 = g.k_pos0;
+  return c;
 }
 
 inline void check(cudaError_t error) {

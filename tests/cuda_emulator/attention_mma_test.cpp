@@ -4,7 +4,6 @@
 
 #include "cuda_emulator.h"
 #include "tests/cuda_emulator/attention_harness.h"
-#include "tests/unit/support/golden_attention.h"
 
 namespace heddle::kernels::cuda::testing {
 namespace {
@@ -113,12 +112,8 @@ TEST_P(MmaAttention, GoldenProblems) {
   for (const heddle::testing::GoldenAttention& g : heddle::testing::load_golden_attention()) {
     SCOPED_TRACE(g.name);
     if (g.head_dim % 8 != 0) continue;
-    Case c{.batch = g.batch, .q_len = g.q_len, .k_len = g.k_len};
-    c.n_head = static_cast<int>(g.n_head), c.n_kv_head = static_cast<int>(g.n_kv_head);
-    c.head_dim = static_cast<int>(g.head_dim);
-    c.window_left = g.window_left, c.q_pos0 = g.q_pos0, c.k_pos0 = g.k_pos0;
     const Element e = GetParam();
-    Bench bench(c, e);
+    Bench bench(case_of(g), e);
     bench.problem.scale = g.scale;
     const auto to_e = [&](std::vector<float> x) {
       for (float& v : x) v = rounded(e, v);

@@ -3,7 +3,6 @@
 
 #include "cuda_emulator.h"
 #include "tests/cuda_emulator/attention_harness.h"
-#include "tests/unit/support/golden_attention.h"
 
 namespace heddle::kernels::cuda::testing {
 namespace {
@@ -114,11 +113,7 @@ TEST(PlainAttention, CacheBeyondTheLengthIsNeverRead) {
 TEST(PlainAttention, GoldenProblems) {
   for (const heddle::testing::GoldenAttention& g : heddle::testing::load_golden_attention()) {
     SCOPED_TRACE(g.name);
-    Case c{.batch = g.batch, .q_len = g.q_len, .k_len = g.k_len};
-    c.n_head = static_cast<int>(g.n_head), c.n_kv_head = static_cast<int>(g.n_kv_head);
-    c.head_dim = static_cast<int>(g.head_dim);
-    c.window_left = g.window_left, c.q_pos0 = g.q_pos0, c.k_pos0 = g.k_pos0;
-    Bench bench(c, kF32);
+    Bench bench(case_of(g), kF32);
     bench.problem.scale = g.scale;
     bench.set_inputs(g.q, g.k, g.v, g.dout);
     bench.run(bench.variant(Operation::kForward));

@@ -46,6 +46,27 @@ __device__ void stage(const Rows<kDim>& to, int dim, Source&& source) {
   }
 }
 
+// Rows of one head from token `first` on; those outside of `wanted` are zeros.
+template <int kDim>
+__device__ void stage_tokens(const Rows<kDim>& to, int dim, const void* from,
+                             const TensorStrides& strides, int64_t b, int head, int64_t first,
+                             Range wanted) {
+  stage(to, dim, [&](int r) {
+    return wanted.contains(first + r) ? row_at<const float>(from, strides, b, first + r, head)
+                                      : nullptr;
+  });
+}
+
+// The (token, head) rows of a tile of queries.
+template <int kDim>
+__device__ void stage_queries(const Rows<kDim>& to, const Arguments& a, const void* from,
+                              const TensorStrides& strides, const QueryTile& tile) {
+  stage(to, a.head_dim, [&](int r) -> const float* {
+    if (!tile.holds(a, r)) return nullptr;
+    return row_at<const float>(from, strides, tile.b, tile.token(a, r), tile.head(a, r));
+  });
+}
+
 // In eight partial sums: the rounding of one long sum would show in gradients that cancel.
 __device__ inline float dot(const float* x, const float* y, int dim) {
   constexpr int kParts = 8;
@@ -111,23 +132,14 @@ __global__ void __launch_bounds__(kThreads) attend(Arguments a) {
   const bool mine = tile.holds(a, row);
   const Range seen = mine ? keys_of_query(mask, tile.token(a, row)) : Range{};
 
-  stage(q, dim, [&](int r) -> const float* {
-    if (!tile.holds(a, r)) return nullptr;
-    return row_at<const float>(a.at.q, a.q, tile.b, tile.token(a, r), tile.head(a, r));
-  });
+  stage_queries(q, a, a.at.q, a.q, tile);
   Softmax<kDim> softmax;
   const Range share = tile.my_share(a, blocks.visit);
   for (int64_t n = share.begin; n < share.end; ++n) {
     const int64_t key0 = n * kTile;
     __syncthreads();
-    stage(k, dim, [&](int r) {
-      return hull.contains(key0 + r) ? row_at<const float>(a.at.k, a.k, tile.b, key0 + r, tile.kv)
-                                     : nullptr;
-    });
-    stage(v, dim, [&](int r) {
-      return hull.contains(key0 + r) ? row_at<const float>(a.at.v, a.v, tile.b, key0 + r, tile.kv)
-                                     : nullptr;
-    });
+    stage_tokens(k, dim, a.at.k, a.k, tile.b, tile.kv, key0, hull);
+    stage_tokens(v, dim, a.at.v, a.v, tile.b, tile.kv, key0, hull);
     __syncthreads();
     const LocalRange visible = relative_to(seen, key0);
     float scores[kColumns];
@@ -199,31 +211,15 @@ __global__ void __launch_bounds__(kThreads) key_gradients(Arguments a) {
   const Range hull = queries_of_keys(mask, keys);
   const BlockRange blocks = query_blocks(mask, keys, kTile);
 
-  stage(k, dim, [&](int r) {
-    return tile.key0 + r < mask.k_len
-               ? row_at<const float>(a.at.k, a.k, tile.b, tile.key0 + r, tile.kv)
-               : nullptr;
-  });
-  stage(v, dim, [&](int r) {
-    return tile.key0 + r < mask.k_len
-               ? row_at<const float>(a.at.v, a.v, tile.b, tile.key0 + r, tile.kv)
-               : nullptr;
-  });
+  stage_tokens(k, dim, a.at.k, a.k, tile.b, tile.kv, tile.key0, keys);
+  stage_tokens(v, dim, a.at.v, a.v, tile.b, tile.kv, tile.key0, keys);
   float dk[kDim / kSharers] = {}, dv[kDim / kSharers] = {};
   for (int head = tile.kv * a.group; head < (tile.kv + 1) * a.group; ++head) {
     for (int64_t n = blocks.visit.begin; n < blocks.visit.end; ++n) {
       const int64_t token0 = n * kTile;
       __syncthreads();
-      stage(q, dim, [&](int r) {
-        return hull.contains(token0 + r)
-                   ? row_at<const float>(a.at.q, a.q, tile.b, token0 + r, head)
-                   : nullptr;
-      });
-      stage(dout, dim, [&](int r) {
-        return hull.contains(token0 + r)
-                   ? row_at<const float>(a.at.dout, a.dout, tile.b, token0 + r, head)
-                   : nullptr;
-      });
+      stage_tokens(q, dim, a.at.q, a.q, tile.b, head, token0, hull);
+      stage_tokens(dout, dim, a.at.dout, a.dout, tile.b, head, token0, hull);
       __syncthreads();
       const LocalRange visible = relative_to(seen, token0);
 #pragma unroll
@@ -287,26 +283,14 @@ __global__ void __launch_bounds__(kThreads) query_gradients(Arguments a) {
   const float lse = mine ? a.at.lse[lse_at(a, tile.b, head, token)] : 0.0f;
   const float delta = mine ? a.delta[row_number(a, tile.b, head, token)] : 0.0f;
 
-  stage(q, dim, [&](int r) -> const float* {
-    if (!tile.holds(a, r)) return nullptr;
-    return row_at<const float>(a.at.q, a.q, tile.b, tile.token(a, r), tile.head(a, r));
-  });
-  stage(dout, dim, [&](int r) -> const float* {
-    if (!tile.holds(a, r)) return nullptr;
-    return row_at<const float>(a.at.dout, a.dout, tile.b, tile.token(a, r), tile.head(a, r));
-  });
+  stage_queries(q, a, a.at.q, a.q, tile);
+  stage_queries(dout, a, a.at.dout, a.dout, tile);
   float dq[kDim / kSharers] = {};
   for (int64_t n = blocks.visit.begin; n < blocks.visit.end; ++n) {
     const int64_t key0 = n * kTile;
     __syncthreads();
-    stage(k, dim, [&](int r) {
-      return hull.contains(key0 + r) ? row_at<const float>(a.at.k, a.k, tile.b, key0 + r, tile.kv)
-                                     : nullptr;
-    });
-    stage(v, dim, [&](int r) {
-      return hull.contains(key0 + r) ? row_at<const float>(a.at.v, a.v, tile.b, key0 + r, tile.kv)
-                                     : nullptr;
-    });
+    stage_tokens(k, dim, a.at.k, a.k, tile.b, tile.kv, key0, hull);
+    stage_tokens(v, dim, a.at.v, a.v, tile.b, tile.kv, key0, hull);
     __syncthreads();
     const LocalRange visible = relative_to(seen, key0);
 #pragma unroll

@@ -12,16 +12,6 @@
 namespace heddle::conformance {
 namespace {
 
-Arrays rounded(const Exact& e) {
-  Arrays a;
-  a.out.assign(e.out.begin(), e.out.end());
-  a.lse.assign(e.lse.begin(), e.lse.end());
-  a.dq.assign(e.dq.begin(), e.dq.end());
-  a.dk.assign(e.dk.begin(), e.dk.end());
-  a.dv.assign(e.dv.begin(), e.dv.end());
-  return a;
-}
-
 std::vector<Case> telling_cases() {
   Case offset = make_case(HEDDLE_OP_FORWARD, 9, 14, 3, {6, 3}, 5, 2);
   offset.q_pos0 = 8;
@@ -40,7 +30,7 @@ TEST(Semantics, UnchangedModelIsTheDefinition) {
   for (const Case& c : telling_cases()) {
     const Arrays inputs = inputs_of(c);
     const Exact model = model_results(c, inputs, Semantics{});
-    EXPECT_FALSE(compare_results(c, rounded(model), exact_results(c, inputs), 1.0)) << to_spec(c);
+    EXPECT_FALSE(compare_results(c, narrowed(model), exact_results(c, inputs), 1.0)) << to_spec(c);
   }
 }
 
@@ -52,7 +42,7 @@ TEST(Diagnosis, RecognisesEveryKnownMistake) {
     const Exact want = exact_results(c, inputs);
     for (const Semantics& mistake : known_mistakes(c)) {
       const Exact wrong = model_results(c, inputs, mistake);
-      const Arrays got = rounded(wrong);
+      const Arrays got = narrowed(wrong);
       const auto difference = compare_results(c, got, want, score_size(c, inputs));
       if (!difference || std::isnan(difference->got)) continue;
       const Diagnosis d = diagnose(c, inputs, got, want, *difference);
@@ -88,7 +78,7 @@ TEST(Diagnosis, NamesTheClassics) {
   for (const Expected& e : expected) {
     Semantics s;
     e.change(s);
-    const Arrays got = rounded(model_results(c, inputs, s));
+    const Arrays got = narrowed(model_results(c, inputs, s));
     const auto difference = compare_results(c, got, want, 1.0);
     ASSERT_TRUE(difference) << e.fragment;
     const std::string words = diagnose(c, inputs, got, want, *difference).words;
@@ -100,7 +90,7 @@ TEST(Diagnosis, SaysWhereWhenNothingIsKnown) {
   const Case c = make_case(HEDDLE_OP_FORWARD, 12, 12, -1, {4, 2}, 8);
   const Arrays inputs = inputs_of(c);
   const Exact want = exact_results(c, inputs);
-  Arrays got = rounded(want);
+  Arrays got = narrowed(want);
   const Shape s = shape_of(c, "out");
   for (int64_t row = 8; row < 12; ++row)
     got.out[s.at(0, 2, row, 5)] += static_cast<float>(row * row);
@@ -115,11 +105,11 @@ TEST(Diagnosis, SeesOneFactorAndLowPrecision) {
   const Case c = make_case(HEDDLE_OP_FORWARD, 12, 12, -1, {1, 1}, 8);
   const Arrays inputs = inputs_of(c);
   const Exact want = exact_results(c, inputs);
-  Arrays got = rounded(want);
+  Arrays got = narrowed(want);
   for (float& v : got.out) v *= 1.7f;
   auto d = compare_results(c, got, want, 1.0);
   EXPECT_NE(diagnose(c, inputs, got, want, *d).words.find("1.7 times"), std::string::npos);
-  got = rounded(want);
+  got = narrowed(want);
   float sign = 3e-3f;
   for (float& v : got.out) v *= 1.0f + (sign = -sign);
   d = compare_results(c, got, want, 1.0);
@@ -130,7 +120,7 @@ TEST(Diagnosis, ExplainsNan) {
   Case c = make_case(HEDDLE_OP_FORWARD, 6, 3, -1, {1, 1}, 4);
   const Arrays inputs = inputs_of(c);
   const Exact want = exact_results(c, inputs);
-  Arrays got = rounded(want);
+  Arrays got = narrowed(want);
   got.lse[0] = std::nanf("1");
   c.poison = 0;
   const auto d = compare_results(c, got, want, 1.0);
@@ -143,7 +133,7 @@ TEST(ReadProbe, CountsSayWhichKeysARowSaw) {
   c.data = Data::kCount;
   Case wider = c;
   wider.window_left = 2;
-  const Arrays got = rounded(probe_results(wider));
+  const Arrays got = narrowed(probe_results(wider));
   const auto d = compare_probe(c, got, probe_results(c));
   ASSERT_TRUE(d);
   EXPECT_EQ(read_probe(c, got, *d), "row 2 sees keys 0..2, expected keys 1..2");
@@ -154,7 +144,7 @@ TEST(ReadProbe, OneHotValuesNameTheKey) {
   c.data = Data::kHot;
   Case wider = c;
   wider.window_left = 2;
-  Arrays got = rounded(probe_results(wider));
+  Arrays got = narrowed(probe_results(wider));
   got.lse.clear();
   const auto d = compare_probe(c, got, probe_results(c));
   ASSERT_TRUE(d);
@@ -166,7 +156,7 @@ TEST(ReadProbe, HeadsNameThePairing) {
   Case c = make_case(HEDDLE_OP_FORWARD, 3, 3, -1, {6, 2}, 2);
   c.data = Data::kHead;
   const Exact want = probe_results(c);
-  Arrays got = rounded(want);
+  Arrays got = narrowed(want);
   const Shape s = shape_of(c, "out");
   for (int64_t row = 0; row < 3; ++row) {
     for (int64_t d = 0; d < 2; ++d) got.out[s.at(0, 1, row, d)] = 2.0f;
