@@ -79,8 +79,8 @@ RunPlan plan_shape(const PlanRequest& r) {
   const ParamLayout layout(plan.spec);
   plan.params = count_params(layout);
   plan.flops_per_token = flops_per_token(plan.spec);
-  const BatchPlan batch = plan_batch(train, plan.spec.sequence_len, 0,
-                                     static_cast<int>(r.topology.ranks()));
+  const BatchPlan batch =
+      plan_batch(train, plan.spec.sequence_len, 0, static_cast<int>(r.topology.ranks()));
   plan.global_sequences = batch.global_sequences;
   if (plan.global_sequences < r.topology.ranks()) {
     throw config_error(
