@@ -6,6 +6,7 @@
 
 #include <cstdio>
 
+#include "framework/comm/rendezvous.h"
 #include "framework/comm/threads.h"
 #include "framework/core/error.h"
 #include "tests/distributed/communicator_checks.h"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "framework/comm/rendezvous.h"
 #include "framework/core/parallel_for.h"
 
 namespace heddle {
