@@ -20,7 +20,7 @@ def available():
 
 
 def ip(*args):
-    subprocess.run(["ip", *args], check=True, capture_output=True, text=True)
+    return subprocess.run(["ip", *args], check=True, capture_output=True, text=True).stdout
 
 
 class TwoHosts:

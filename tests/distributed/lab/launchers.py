@@ -13,6 +13,7 @@ import time
 import hosts
 import jobs
 import slurm
+import wire
 
 YAML = os.path.join(jobs.HERE, "faults.yaml")
 STEPS = 12
@@ -230,6 +231,11 @@ def names_that_do_not_resolve(lab):
     return expect_refusal(lab, "names", 6, out, ["h2a", "resolve", "MASTER_ADDR"]), out
 
 
+def bytes_on_the_wire(lab):
+    need_hosts()
+    return wire.compare(lab)
+
+
 def srun(lab, name, mpi, *more):
     with slurm.Cluster(os.path.join(lab.folder, "slurm-" + name)) as cluster:
         code, out = cluster.run(["srun", "-n", "2", f"--mpi={mpi}", "--overcommit", lab.heddle,
@@ -289,6 +295,7 @@ ROWS = {
                            lambda lab: torchrun_on_two_hosts(lab, "torchrun-addresses",
                                                              "10.77.0.1", names=False)),
     "names": ("two hosts, MASTER_ADDR that does not resolve", "refused", names_that_do_not_resolve),
+    "wire": ("two hosts, the interface's bytes beside our own", "within 3 %", bytes_on_the_wire),
     "srun-pmix": ("Slurm: srun --mpi=pmix", "runs", lambda lab: srun(lab, "srun-pmix", "pmix")),
     "srun-gloo": ("Slurm: srun --mpi=none, gloo", "runs",
                   lambda lab: srun(lab, "srun-gloo", "none", "dist.backend=gloo")),
