@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -22,8 +23,23 @@ Sampler::Sampler(const SamplerOptions& options, std::string_view stream)
   }
 }
 
+// The largest value first, as several maxima side by side that need not wait for each other; then
+// its first place.
 int32_t argmax(const float* logits, int64_t n) {
-  return static_cast<int32_t>(std::max_element(logits, logits + n) - logits);
+  constexpr int64_t kSide = 16;
+  if (n < kSide) return static_cast<int32_t>(std::max_element(logits, logits + n) - logits);
+  std::array<float, kSide> best;
+  std::copy_n(logits, kSide, best.begin());
+  int64_t i = kSide;
+  for (; i + kSide <= n; i += kSide) {
+    for (int64_t j = 0; j < kSide; ++j) {
+      best[j] = logits[i + j] > best[j] ? logits[i + j] : best[j];
+    }
+  }
+  float top = *std::max_element(best.begin(), best.end());
+  for (; i < n; ++i) top = std::max(top, logits[i]);
+  const float* const at = std::find(logits, logits + n, top);
+  return at == logits + n ? 0 : static_cast<int32_t>(at - logits);
 }
 
 int32_t Sampler::sample(const float* logits, int64_t vocab) {

@@ -1,6 +1,8 @@
 // Decoding speed with drawn weights: a prompt is read, then tokens are written greedily, one a
-// step. Prints JSON.
+// step. Prints JSON, with the speed at which the weights and the cache that a step reads once could
+// come from memory at the rate that reading alone has here.
 //   heddle_decode_cpu run.yaml [context] [tokens] [batch ...]
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +18,34 @@
 namespace heddle {
 namespace {
 
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Bytes/s of adding up all parameters, the best of five.
+double read_bandwidth(Gpt& model) {
+  const int64_t n = model.layout().total();
+  double best = 0.0;
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    model.device().ops().sum_squares(model.params(), n);
+    best = std::max(best, static_cast<double>(n) * sizeof(float) / seconds_since(begin));
+  }
+  return best;
+}
+
+// Bytes that a step reads: the matrices of the layers and the head once, and each row's cache.
+double bytes_of_step(const ModelSpec& spec, int64_t batch, int64_t length) {
+  const int64_t c = spec.n_embd, kd = spec.kv_dim();
+  const int64_t layer = c * (2 * c + 2 * kd + 2 * spec.mlp_dim());
+  int64_t floats = spec.n_layer * layer + spec.vocab_size * c;
+  for (int64_t i = 0; i < spec.n_layer; ++i) {
+    const int64_t window = attention_kind(spec, i).window_left;
+    floats += batch * 2 * kd * (window < 0 ? length : std::min(length, window + 1));
+  }
+  return static_cast<double>(floats) * sizeof(float);
+}
+
 double tokens_per_second(Gpt& model, int64_t batch, int64_t context, int64_t tokens) {
   const int64_t vocab = model.spec().vocab_size;
   KvCache cache(model.spec(), model.device(), batch, context + tokens);
@@ -29,9 +59,7 @@ double tokens_per_second(Gpt& model, int64_t batch, int64_t context, int64_t tok
     for (int64_t b = 0; b < batch; ++b) ids[b] = argmax(logits.data() + b * vocab, vocab);
     model.decode(ids.data(), batch, 1, cache, logits.data());
   }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return static_cast<double>(batch * tokens) / seconds;
+  return static_cast<double>(batch * tokens) / seconds_since(begin);
 }
 
 int run(int argc, char** argv) {
@@ -53,9 +81,14 @@ int run(int argc, char** argv) {
   Gpt model(spec, *device, *attention, 8, std::min<int64_t>(spec.sequence_len, 256), false);
   model.init_params(1);
   for (const int64_t batch : batches) {
-    std::printf("{\"batch\": %lld, \"context\": %lld, \"tokens_per_second\": %.2f}\n",
-                static_cast<long long>(batch), static_cast<long long>(context),
-                tokens_per_second(model, batch, context, tokens));
+    const double bandwidth = read_bandwidth(model);
+    const double bytes = bytes_of_step(spec, batch, context + tokens / 2);
+    std::printf(
+        "{\"batch\": %lld, \"context\": %lld, \"tokens_per_second\": %.2f, "
+        "\"read_gb_per_second\": %.2f, \"step_mb\": %.1f, \"limit_tokens_per_second\": %.2f}\n",
+        static_cast<long long>(batch), static_cast<long long>(context),
+        tokens_per_second(model, batch, context, tokens), bandwidth * 1e-9, bytes * 1e-6,
+        static_cast<double>(batch) * bandwidth / bytes);
     std::fflush(stdout);
   }
   return 0;

@@ -1,7 +1,7 @@
-// Matrix products through oneDNN's sgemm, cut into one tile per worker by us. On the shapes of a
-// training step one thread per tile is at least as fast as oneDNN's own threading and as its matmul
-// primitive; it keeps the order of every sum, and needs no primitive cache, no scratch of ours and
-// no operator new inside oneDNN.
+// Matrix products: of a few rows by a kernel of ours, all others through oneDNN's sgemm, cut into
+// one tile per worker by us. On the shapes of a training step one thread per tile is at least as
+// fast as oneDNN's own threading and as its matmul primitive; it keeps the order of every sum, and
+// needs no primitive cache, no scratch of ours and no operator new inside oneDNN.
 #include <dnnl.h>
 #ifndef _OPENMP
 #include <omp.h>
@@ -21,6 +21,7 @@ thread_local bool t_single = false;
 
 constexpr int64_t kTileStep = 16;               // tile edges are multiples: a cache line of C
 constexpr int64_t kWorthSplitting = 16 * 1024;  // multiply-adds per worker
+constexpr int64_t kThinRows = 16;  // as fast as b comes from memory, without packing it
 
 struct Grid {
   int64_t rows = 1, cols = 1;            // tiles down and across
@@ -87,6 +88,12 @@ void CpuOps::matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b
   HEDDLE_CHECK(a.dtype == DType::kF32 && b.dtype == DType::kF32 && c.dtype == DType::kF32,
                "matmul: the CPU computes in fp32");
   if (m == 0 || n == 0) return;
+  if (m <= kThinRows && !trans_a && trans_b) {
+    const kernels::ThinProduct thin{a.f32(), a.ld, b.f32(), b.ld, c.f32(), c.ld, m, k, alpha, beta};
+    parallel_for(n, row_grain(k),
+                 [&](int64_t begin, int64_t end) { table_.thin_matmul(thin, begin, end); });
+    return;
+  }
   const Product product{a.f32(), b.f32(), c.f32(), a.ld,  b.ld, c.ld,
                         trans_a, trans_b, k,       alpha, beta};
   const int64_t workers = t_single ? 1 : num_threads();

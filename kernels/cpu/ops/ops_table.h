@@ -135,6 +135,18 @@ struct LossRows {
   int32_t* argmax;
 };
 
+// c (m, N) = alpha * a (m, k) times the transpose of b (N, k), + beta * c; with beta 0 what c held
+// does not matter. For m up to 16 or so.
+struct ThinProduct {
+  const float* a;
+  int64_t lda;
+  const float* b;
+  int64_t ldb;
+  float* c;
+  int64_t ldc, m, k;
+  float alpha, beta;
+};
+
 struct AdamW {
   float beta1, beta2, eps;
   float decay;           // 1 - lr * weight_decay
@@ -184,6 +196,9 @@ struct OpsTable {
   void (*rope_norm_backward)(const RopeGrad& op, int64_t begin, int64_t end);
   void (*value_embed_forward)(const ValueEmbed& op, int64_t begin, int64_t end);
   void (*loss_rows)(const LossRows& op, int64_t begin, int64_t end);
+
+  // ---- columns [begin, end) of c; a row's result does not depend on the other rows
+  void (*thin_matmul)(const ThinProduct& op, int64_t begin, int64_t end);
 
   // ---- ids [begin, end) of a token index
   void (*embed_norm_backward)(const EmbedNormGrad& op, int64_t begin, int64_t end);

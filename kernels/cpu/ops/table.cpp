@@ -6,6 +6,7 @@
 #include "kernels/cpu/ops/muon.h"
 #include "kernels/cpu/ops/norms.h"
 #include "kernels/cpu/ops/ops_table.h"
+#include "kernels/cpu/ops/thin_matmul.h"
 
 #define HEDDLE_JOIN(a, b) a##b
 #define HEDDLE_TABLE(isa) HEDDLE_JOIN(ops_table_, isa)
@@ -36,6 +37,7 @@ const OpsTable& HEDDLE_TABLE(HEDDLE_ISA)() {
       .rope_norm_backward = HEDDLE_ISA::rope_norm_backward,
       .value_embed_forward = HEDDLE_ISA::value_embed_forward,
       .loss_rows = HEDDLE_ISA::loss_rows,
+      .thin_matmul = HEDDLE_ISA::thin_matmul,
       .embed_norm_backward = HEDDLE_ISA::embed_norm_backward,
       .value_embed_backward = HEDDLE_ISA::value_embed_backward,
       .muon_momentum = HEDDLE_ISA::muon_momentum,

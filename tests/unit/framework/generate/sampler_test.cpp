@@ -24,6 +24,19 @@ TEST(Sampler, TemperatureZeroTakesTheFirstOfTheLargest) {
   EXPECT_EQ(argmax(kLogits.data(), 5), 1);
 }
 
+TEST(Sampler, FirstOfTheLargestOfAnyNumber) {
+  for (int64_t n = 1; n <= 70; ++n) {
+    for (int64_t at = 0; at < n; ++at) {
+      std::vector<float> z(static_cast<size_t>(n));
+      for (int64_t i = 0; i < n; ++i) z[i] = static_cast<float>(-1 - i * 7 % 13);
+      z[at] = -0.5f;
+      EXPECT_EQ(argmax(z.data(), n), at) << n;
+      z.back() = -0.5f;
+      EXPECT_EQ(argmax(z.data(), n), at) << n;
+    }
+  }
+}
+
 TEST(Sampler, DrawsFromTheSoftmax) {
   constexpr int kDraws = 20000;
   for (const float temperature : {1.0f, 0.5f}) {
