@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Heddle beside the reference in PyTorch on the same cores, measured in turn; prints ratios.
-#   tools/bench/vs_pytorch.sh REFERENCE_DIR [--parts training,attention,own,decode] [--rounds 5]
-#                             [--only TEXT] [--threads N] [--json FILE]
+#   tools/bench/vs_pytorch.sh REFERENCE_DIR [--parts training,attention,own,decode,kjv] [--rounds 5]
+#                             [--only TEXT] [--threads N] [--json FILE] [--text-seconds 75] [--seeds 1]
 # REFERENCE_DIR is a checkout of karpathy/nanochat outside of this repository. PYTHON names a python
 # that has PyTorch; default: the one in REFERENCE_DIR/.venv. For example:
 #   git clone https://github.com/karpathy/nanochat ~/nanochat && git -C ~/nanochat checkout 92d63d4

@@ -10,6 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 
 import heddle_side as heddle
 
@@ -205,7 +206,49 @@ def decoding(args, results):
             results[f"decode {batch}"] = rounds.kept
 
 
-PARTS = {"training": training, "attention": attention, "own": own_ratios, "decode": decoding}
+KJV_OPTIM = dict(unembedding_lr=0.004, embedding_lr=0.15, matrix_lr=0.01, scalar_lr=0.25,
+                 weight_decay=0.0, warmup_steps=40, warmdown_ratio=0.6, final_lr_frac=0.05,
+                 muon_momentum_start=0.85, muon_momentum=0.95, muon_momentum_warmup_steps=300)
+
+
+def text_once(args, folder, seed):
+    """Both sides learn the same bytes for the same time, in turn. The time is that of steps:
+    neither start-up nor compiling nor validation counts."""
+    data = f"{folder}/shards"
+    trial = heddle.TextRun(f"{folder}/trial-{seed}", data, args.threads, 80, seed)
+    trial.slice(args.text_seconds)
+    steps = round(args.text_seconds / statistics.median(trial.step_seconds()[20:]))
+    ours = heddle.TextRun(f"{folder}/ours-{seed}", data, args.threads, steps, seed)
+    with Peer(args, "compile") as peer:
+        peer.ask(do="text", model=dict(TINY, vocab_size=heddle.shard_vocabulary(data),
+                                       window_pattern="SSSL"),
+                 batch=16, seq_len=256, optim=KJV_OPTIM, data=data, seed=seed)
+        finished, peaks = False, [heddle.peak_gflops(args.threads)]
+        while not finished:
+            used, done, finished = ours.slice(args.text_seconds / 5)
+            answer = peer.ask(do="learn", until=used, budget=used * steps / done)
+            peaks.append(heddle.peak_gflops(args.threads))
+        theirs = peer.ask(do="bits")["bits_per_byte"]
+    return dict(ours=ours.bits_per_byte(), theirs=theirs, seconds=used, steps=steps,
+                their_seconds=answer["seconds"], their_steps=answer["steps"], peaks=peaks)
+
+
+def text(args, results):
+    kjv = "data/kjv.txt"
+    heddle.run("bash", "tools/data/get_kjv.sh")
+    with tempfile.TemporaryDirectory() as folder:
+        heddle.tokenize(kjv, f"{folder}/shards")
+        results["text"] = [text_once(args, folder, seed) for seed in range(1, args.seeds + 1)]
+    for seed, r in enumerate(results["text"], 1):
+        print(f"King James bytes, seed {seed}: {r['ours']:.3f} bits per byte after "
+              f"{r['seconds']:.1f} s ({r['steps']} steps), compile {r['theirs']:.3f} after "
+              f"{r['their_seconds']:.1f} s ({r['their_steps']} steps): lower by "
+              f"{r['theirs'] - r['ours']:.3f}; peak {min(r['peaks']):.0f} to "
+              f"{max(r['peaks']):.0f} GFLOP/s", flush=True)
+
+
+PARTS = {"training": training, "attention": attention, "own": own_ratios, "decode": decoding,
+         "kjv": text}
 
 
 def main():
@@ -216,6 +259,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--text-seconds", type=float, default=75, help="of training, part kjv")
+    parser.add_argument("--seeds", type=int, default=1, help="of part kjv")
     parser.add_argument("--json", default="vs_pytorch.json")
     parser.add_argument("--log", default="vs_pytorch.log")
     args = parser.parse_args()

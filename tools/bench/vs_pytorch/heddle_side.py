@@ -1,7 +1,10 @@
 """The other side of vs_pytorch.sh: Heddle's binaries."""
 import json
 import os
+import pathlib
 import shutil
+import signal
+import struct
 import subprocess
 import tempfile
 
@@ -60,6 +63,52 @@ def attention(shape, threads, reps):
             str(threads), "--json", f"{folder}/bench.json")
         rows = json.load(open(f"{folder}/bench.json"))["rows"]
     return {row["op"]: [us * 1e-6 for us in row["us"]] for row in rows}
+
+
+def tokenize(text, folder):
+    run(f"{BIN}/heddle", "tokenize", text, "--out", folder)
+
+
+def shard_vocabulary(folder):
+    with open(next(pathlib.Path(folder).glob("*_train_*.bin")), "rb") as file:
+        return struct.unpack("<4i", file.read(16))[3]
+
+
+class TextRun:
+    """configs/runs/kjv_cpu.yaml on token shards, in slices: stopped by a signal, then resumed."""
+
+    def __init__(self, folder, data, threads, steps, seed):
+        self.folder = f"{folder}/run"
+        self.command = [
+            f"{BIN}/heddle", "train", "configs/runs/kjv_cpu.yaml", f"data.path={data}",
+            f"train.threads={threads}", f"train.num_iterations={steps}", f"train.seed={seed}",
+            f"data.seed={seed}", "train.eval_every=0", "train.sample_every=0",
+            "train.sample_tokens=0", f"log.dir={folder}", "log.name=run", "train.resume=auto"]
+
+    def lines(self):
+        with open(f"{self.folder}/metrics.jsonl") as file:
+            return [json.loads(line) for line in file]
+
+    def slice(self, seconds):
+        """Runs at most so long. Returns (seconds of all steps so far, steps so far, finished)."""
+        process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   text=True)
+        try:
+            output = process.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+            output = process.communicate()[0]
+        lines = self.lines()
+        if process.returncode not in (0, 128 + signal.SIGTERM):
+            raise SystemExit(f"heddle train ended with {process.returncode}:\n{output[-2000:]}")
+        last = [line for line in lines if "total_training_time" in line][-1]
+        return last["total_training_time"], last["step"], any("val/bpb" in x for x in lines)
+
+    def step_seconds(self):
+        return [line["train/dt"] for line in self.lines() if "train/dt" in line]
+
+    def bits_per_byte(self):
+        return [line["val/bpb"] for line in self.lines() if "val/bpb" in line][-1]
 
 
 def decode(batch, context, tokens):
