@@ -2,7 +2,8 @@
 
 Every round measures both sides one after the other with the FMA peak sampled before, between and
 after; a round whose peaks differ by more than 5 % is thrown away and repeated (at most as often as
-there are rounds). A ratio is the median over rounds; the spread is its range.
+there are rounds). A ratio is the median over rounds; the spread is its range. Rounds are kept in the
+JSON file as they are measured: with --resume those that it has are not measured again.
 """
 import argparse
 import json
@@ -30,34 +31,64 @@ MODES = ("eager", "compile")
 
 
 class Peer:
-    def __init__(self, args, mode):
+    """Starts when it is first asked; `prepare` is what it is asked then."""
+
+    def __init__(self, args, mode, prepare=None):
+        self.args, self.mode, self.prepare, self.process = args, mode, prepare, None
+
+    def start(self):
         here = os.path.dirname(os.path.abspath(__file__))
-        env = dict(os.environ, THREADS=str(args.threads))
+        env = dict(os.environ, THREADS=str(self.args.threads))
         self.process = subprocess.Popen(
-            [args.python, f"{here}/peer.py", args.reference, mode], env=env, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(args.log, "a"))
+            [self.args.python, f"{here}/peer.py", self.args.reference, self.mode], env=env,
+            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=open(self.args.log, "a"))
+        if self.prepare:
+            self.ask(**self.prepare)
 
     def ask(self, **command):
+        if self.process is None:
+            self.start()
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("the reference ended; see the log that vs_pytorch.sh named")
+            raise SystemExit(f"the reference ended; see {self.args.log}")
         return json.loads(line)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.process.stdin.close()
-        self.process.wait()
+        if self.process is not None:
+            self.process.stdin.close()
+            self.process.wait()
+
+
+class Results:
+    """What was measured, by row; written to the JSON file whenever something is added."""
+
+    def __init__(self, args):
+        self.args, self.rows = args, {}
+        if args.resume and os.path.exists(args.json):
+            with open(args.json) as file:
+                self.rows = json.load(file)
+
+    def row(self, name):
+        return self.rows.setdefault(name, dict(rounds=[], dropped=0))
+
+    def save(self):
+        with open(self.args.json + ".new", "w") as file:
+            json.dump(self.rows, file, indent=1)
+        os.replace(self.args.json + ".new", self.args.json)
 
 
 class Rounds:
     """Values by name of the rounds in which the machine was steady."""
 
-    def __init__(self, args):
-        self.args, self.kept, self.dropped = args, [], 0
+    def __init__(self, args, results, name):
+        self.args, self.results, self.row = args, results, results.row(name)
+        self.kept = self.row["rounds"]
 
     def take(self, measure):
         """`measure` returns a list of (name, function); all run once a round, in turn."""
@@ -66,10 +97,11 @@ class Rounds:
             for name, function in measure:
                 values[name] = function()
                 peaks.append(heddle.peak_gflops(self.args.threads))
-            if max(peaks) > 1.05 * min(peaks) and self.dropped < self.args.rounds:
-                self.dropped += 1
+            if max(peaks) > 1.05 * min(peaks) and self.row["dropped"] < self.args.rounds:
+                self.row["dropped"] += 1
                 continue
             self.kept.append(dict(values, peak=statistics.median(peaks), peaks=peaks))
+            self.results.save()
         return self
 
     def median(self, name):
@@ -89,10 +121,9 @@ def training(args, results):
     for name, model, batch, seq_len, steps in TRAINING:
         if args.only and args.only not in name:
             continue
-        peers, memory = {}, {}
-        for mode in MODES:
-            peers[mode] = Peer(args, mode)
-            peers[mode].ask(do="train", model=model, batch=batch, seq_len=seq_len)
+        peers = {mode: Peer(args, mode, dict(do="train", model=model, batch=batch,
+                                             seq_len=seq_len)) for mode in MODES}
+        memory = results.row(name).setdefault("memory", {})
 
         def ours():
             seconds, memory["heddle"] = heddle.train_steps(model, batch, seq_len, args.threads,
@@ -104,18 +135,18 @@ def training(args, results):
             memory[mode] = answer["gib"]
             return statistics.median(answer["seconds"])
 
-        rounds = Rounds(args).take([("heddle", ours), ("eager", lambda: theirs("eager")),
-                                    ("compile", lambda: theirs("compile"))])
-        for peer in peers.values():
-            peer.__exit__()
+        with peers["eager"], peers["compile"]:
+            rounds = Rounds(args, results, name).take(
+                [("heddle", ours), ("eager", lambda: theirs("eager")),
+                 ("compile", lambda: theirs("compile"))])
         rate = batch * seq_len / rounds.median("heddle")
         for mode in MODES:
             other = batch * seq_len / rounds.median(mode)
             show(f"{name}: training step against {mode}", rounds.ratio(mode, "heddle"),
                  f"{rate:.0f} against {other:.0f} tok/s; memory {memory['heddle']:.2f} / "
                  f"{memory[mode]:.2f} GiB = {memory['heddle'] / memory[mode]:.2f}")
-        print(f"{'':<4}dropped rounds: {rounds.dropped}; peak {rounds.median('peak'):.0f} GFLOP/s")
-        results[name] = dict(rounds=rounds.kept, memory=memory, dropped=rounds.dropped)
+        print(f"{'':<4}dropped rounds: {rounds.row['dropped']}; peak "
+              f"{rounds.median('peak'):.0f} GFLOP/s", flush=True)
 
 
 def attention(args, results):
@@ -133,14 +164,14 @@ def attention(args, results):
                 times = heddle.attention(shape, args.threads, 5)
                 return statistics.median(times["forward"]), statistics.median(times["backward"])
 
-            rounds = Rounds(args).take([("heddle", ours), ("eager", lambda: theirs(eager)),
-                                        ("compile", lambda: theirs(compiled))])
+            rounds = Rounds(args, results, name).take(
+                [("heddle", ours), ("eager", lambda: theirs(eager)),
+                 ("compile", lambda: theirs(compiled))])
         for index, op in enumerate(("forward", "backward")):
             for mode in MODES:
                 ratios = sorted(r[mode][index] / r["heddle"][index] for r in rounds.kept)
                 show(f"{name}: {op} against {mode}",
                      (statistics.median(ratios), ratios[0], ratios[-1]))
-        results[name] = dict(rounds=rounds.kept, dropped=rounds.dropped)
 
 
 def own_ratios(args, results):
@@ -154,35 +185,33 @@ def own_ratios(args, results):
         return statistics.median(times["forward"]) + statistics.median(times["backward"])
 
     window, full = (1, 8192, 6, 6, 64, 2048), (1, 8192, 6, 6, 64, -1)
-    rounds = Rounds(args).take([("window", lambda: calls(window)), ("full", lambda: calls(full))])
+    rounds = Rounds(args, results, "window").take([("window", lambda: calls(window)),
+                                                   ("full", lambda: calls(full))])
     show("attention T 8192: quarter window's time of full's", rounds.ratio("window", "full"),
          "visible pairs: 0.44")
-    results["window"] = rounds.kept
 
     grouped, single = (4, 2048, 6, 2, 64, -1), (4, 2048, 6, 6, 64, -1)
-    rounds = Rounds(args).take([("gqa", lambda: calls(grouped)), ("mha", lambda: calls(single))])
+    rounds = Rounds(args, results, "groups").take([("gqa", lambda: calls(grouped)),
+                                                   ("mha", lambda: calls(single))])
     show("attention T 2048: 2 kv heads' time of 6's", rounds.ratio("gqa", "mha"))
-    results["groups"] = rounds.kept
 
-    rounds = Rounds(args).take([("SSSL", lambda: seconds("SSSL", 8192, 1)),
-                                ("L", lambda: seconds("L", 8192, 1))])
+    rounds = Rounds(args, results, "SSSL against L").take(
+        [("SSSL", lambda: seconds("SSSL", 8192, 1)), ("L", lambda: seconds("L", 8192, 1))])
     show("d6 T 8192: SSSL's step time of L's", rounds.ratio("SSSL", "L"))
-    results["SSSL against L"] = rounds.kept
 
     model, layers = dict(D6, window_pattern="L"), D6["n_layer"]
-    rounds = Rounds(args).take([
+    rounds = Rounds(args, results, "parts").take([
         ("step", lambda: seconds("L", 512, 32)),
         ("parts", lambda: heddle.products_seconds(model, 32, 512, args.threads)
          + layers * calls((32, 512, 6, 6, 64, -1)))])
     show("d6 T 512 L: its own products and attention of the step", rounds.ratio("parts", "step"))
-    results["parts"] = rounds.kept
 
     if args.threads > 1:
         def rate(threads):
             taken = heddle.train_steps(dict(TINY, window_pattern="SSSL"), 16, 256, threads, 12)[0]
             return 1.0 / statistics.median(taken)
 
-        rounds = Rounds(args).take([
+        rounds = Rounds(args, results, "threads").take([
             ("one", lambda: rate(1)), ("all", lambda: rate(args.threads)),
             ("peak one", lambda: heddle.peak_gflops(1)),
             ("peak all", lambda: heddle.peak_gflops(args.threads))])
@@ -190,20 +219,18 @@ def own_ratios(args, results):
                         for r in rounds.kept)
         show(f"{args.threads} threads against 1, as a share of the FMA ratio",
              (statistics.median(shares), shares[0], shares[-1]))
-        results["threads"] = rounds.kept
 
 
 def decoding(args, results):
     with Peer(args, "eager") as peer:
         for batch in (1, 8):
-            rounds = Rounds(args).take([
+            rounds = Rounds(args, results, f"decode {batch}").take([
                 ("heddle", lambda: heddle.decode(batch, 512, 64)),
                 ("eager", lambda: peer.ask(do="decode", model=dict(D6, window_pattern="SSSL"),
                                            batch=batch, context=512,
                                            tokens=32)["tokens_per_second"])])
             show(f"decode d6, context 512, batch {batch}", rounds.ratio("heddle", "eager"),
                  f"{rounds.median('heddle'):.0f} against {rounds.median('eager'):.0f} tok/s")
-            results[f"decode {batch}"] = rounds.kept
 
 
 KJV_OPTIM = dict(unembedding_lr=0.004, embedding_lr=0.15, matrix_lr=0.01, scalar_lr=0.25,
@@ -234,12 +261,15 @@ def text_once(args, folder, seed):
 
 
 def text(args, results):
-    kjv = "data/kjv.txt"
-    heddle.run("bash", "tools/data/get_kjv.sh")
+    kept = results.row("text")["rounds"]
     with tempfile.TemporaryDirectory() as folder:
-        heddle.tokenize(kjv, f"{folder}/shards")
-        results["text"] = [text_once(args, folder, seed) for seed in range(1, args.seeds + 1)]
-    for seed, r in enumerate(results["text"], 1):
+        if len(kept) < args.seeds:
+            heddle.run("bash", "tools/data/get_kjv.sh")
+            heddle.tokenize("data/kjv.txt", f"{folder}/shards")
+        while len(kept) < args.seeds:
+            kept.append(text_once(args, folder, len(kept) + 1))
+            results.save()
+    for seed, r in enumerate(kept, 1):
         print(f"King James bytes, seed {seed}: {r['ours']:.3f} bits per byte after "
               f"{r['seconds']:.1f} s ({r['steps']} steps), compile {r['theirs']:.3f} after "
               f"{r['their_seconds']:.1f} s ({r['their_steps']} steps): lower by "
@@ -261,16 +291,16 @@ def main():
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--text-seconds", type=float, default=75, help="of training, part kjv")
     parser.add_argument("--seeds", type=int, default=1, help="of part kjv")
-    parser.add_argument("--json", default="vs_pytorch.json")
+    parser.add_argument("--json", default="vs_pytorch.json", help="where all rounds are kept")
+    parser.add_argument("--resume", action="store_true",
+                        help="do not measure again what the JSON file has")
     parser.add_argument("--log", default="vs_pytorch.log")
     args = parser.parse_args()
-    results = {}
+    results = Results(args)
     for part in args.parts.split(","):
         if part not in PARTS:
             sys.exit(f"vs_pytorch: no part {part}, expected some of {', '.join(PARTS)}")
         PARTS[part](args, results)
-        with open(args.json, "w") as file:
-            json.dump(results, file, indent=1)
 
 
 main()
