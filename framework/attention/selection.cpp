@@ -38,17 +38,6 @@ struct Offer {
   double weighed_time() const { return drawbacks() != 0 ? kDrawbackFactor * time() : time(); }
 };
 
-heddle_device plugin_device(const Device& device) {
-  if (device.type() == DeviceType::kCpu) return cpu_plugin_device();
-  heddle_device d{};
-  d.struct_size = sizeof d;
-  d.type = static_cast<uint32_t>(device.type());
-  d.index = device.index();
-  d.arch = device.arch();
-  d.units = device.units();
-  return d;
-}
-
 Offer ask_training(const Device& device, const TrainingShape& s, Backend& backend) {
   Offer offer;
   offer.backend = &backend;
@@ -167,6 +156,17 @@ PluginContext* Backend::context() {
     refusal_ = error.message();
   }
   return context_.get();
+}
+
+heddle_device plugin_device(const Device& device) {
+  if (device.type() == DeviceType::kCpu) return cpu_plugin_device();
+  heddle_device d{};
+  d.struct_size = sizeof d;
+  d.type = static_cast<uint32_t>(device.type());
+  d.index = device.index();
+  d.arch = device.arch();
+  d.units = device.units();
+  return d;
 }
 
 heddle_attention_problem device_problem(const Device& device, const AttentionLayerKind& kind,

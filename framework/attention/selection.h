@@ -35,6 +35,9 @@ class Backend {
   std::string refusal_;
 };
 
+// The device as plugins see it.
+heddle_device plugin_device(const Device& device);
+
 // The problem that a kind makes on a device, before a plugin has had its say.
 heddle_attention_problem device_problem(const Device& device, const AttentionLayerKind& kind,
                                         uint32_t op, int64_t batch, int64_t q_len, int64_t k_len,

@@ -20,6 +20,7 @@ struct Slice {
   const heddle_attention_problem& p;
   const heddle_attention_call& c;
   int64_t b, kv, group, k_len;
+  double rounding;
 
   View<const float> view(const void* data, const heddle_strides& s, int64_t head) const {
     return {static_cast<const float*>(data) + b * s.batch + head * s.head, {0, s.token, s.head}};
@@ -87,6 +88,11 @@ std::string first_difference(const char* name, const Slice& s, const View<const 
   return {};
 }
 
+// Weights, gradients of scores and results are rounded to the tensors' type, one of them twice.
+double rounded_relative(const Slice& s, double relative) {
+  return relative + 4.0 * s.rounding;
+}
+
 // Relative error that fp32 arithmetic may make: rounding of sums, and of scores by their size.
 double relative(const Slice& s, const Magnitude& q, const Magnitude& k) {
   return 2e-5 + 4e-6 * std::abs(static_cast<double>(s.p.scale)) * q.row * k.row;
@@ -117,7 +123,8 @@ std::string compare_rows(const Slice& s) {
     if (!text.empty()) return text;
   }
   const double largest = magnitude(s.v(), s.k_len, 1, dim).element;
-  return first_difference("out", s, s.out(), out, n, s.group, dim, head0, e * largest);
+  return first_difference("out", s, s.out(), out, n, s.group, dim, head0,
+                          rounded_relative(s, e) * largest);
 }
 
 std::string compare_gradients(const Slice& s) {
@@ -130,7 +137,7 @@ std::string compare_gradients(const Slice& s) {
       View<float>{dk.data(), keys}, View<float>{dv.data(), keys});
   const Magnitude q = magnitude(s.q(), n, s.group, dim), k = magnitude(s.k(), s.k_len, 1, dim);
   const Magnitude dout = magnitude(s.dout(), n, s.group, dim);
-  const double e = relative(s, q, k);
+  const double e = rounded_relative(s, relative(s, q, k));
   // The gradient of a score is a difference of numbers as large as this.
   const double score =
       std::abs(static_cast<double>(s.p.scale)) * dout.row * magnitude(s.v(), s.k_len, 1, dim).row;
@@ -152,9 +159,11 @@ std::string compare_gradients(const Slice& s) {
 }  // namespace
 
 std::string compare_with_reference(const heddle_attention_problem& problem,
-                                   const heddle_attention_call& call, int64_t b, int64_t kv) {
+                                   const heddle_attention_call& call, int64_t b, int64_t kv,
+                                   double rounding) {
   const int64_t k_len = problem.op == HEDDLE_OP_DECODE ? call.kv_len[b] : problem.k_len;
-  const Slice slice{problem, call, b, kv, problem.n_head / problem.n_kv_head, k_len};
+  const Slice slice{problem, call, b, kv, problem.n_head / problem.n_kv_head, k_len,
+                    rounding};
   return problem.op == HEDDLE_OP_BACKWARD ? compare_gradients(slice) : compare_rows(slice);
 }
 

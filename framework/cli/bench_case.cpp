@@ -102,7 +102,7 @@ double flops(const BenchCase& c) {
 }
 
 double cache_bytes(const BenchCase& c) {
-  return 2.0 * sizeof(float) *
+  return 2.0 * (c.dtype == HEDDLE_DTYPE_F32 ? 4.0 : 2.0) *
          static_cast<double>(visible_pairs(c) * c.batch * c.kind.n_kv_head * c.kind.head_dim);
 }
 
@@ -175,7 +175,8 @@ std::string case_to_text(const BenchCase& c) {
   const AttentionLayout& l = c.layout;
   return json::serialize(json::array{c.op, c.kind.n_head, c.kind.n_kv_head, c.kind.head_dim,
                                      c.kind.window_left, c.batch, c.seq_len, l.q_row, l.k_row,
-                                     l.v_row, l.out_row, l.dq_row, l.dk_row, l.dv_row, l.dout_row});
+                                     l.v_row, l.out_row, l.dq_row, l.dk_row, l.dv_row, l.dout_row,
+                                     c.dtype});
 }
 
 BenchCase case_from_text(const std::string& text) {
@@ -186,6 +187,7 @@ BenchCase case_from_text(const std::string& text) {
   c.batch = n.at(5);
   c.seq_len = n.at(6);
   c.layout = {n.at(7), n.at(8), n.at(9), n.at(10), n.at(11), n.at(12), n.at(13), n.at(14)};
+  c.dtype = static_cast<uint32_t>(n.at(15));
   return c;
 }
 

@@ -16,11 +16,13 @@ struct BenchCase {
   uint32_t op = HEDDLE_OP_FORWARD;
   AttentionLayerKind kind;
   int64_t batch = 1;
-  int64_t seq_len = 0;     // DECODE: tokens in the cache, one of them new
-  AttentionLayout layout;  // rows of the projected buffer, as the model has them
+  int64_t seq_len = 0;                // DECODE: tokens in the cache, one of them new
+  AttentionLayout layout;             // rows of the projected buffer, as the model has them (fp32)
+  uint32_t dtype = HEDDLE_DTYPE_F32;  // 16-bit tensors are dense
 
   friend bool operator==(const BenchCase& a, const BenchCase& b) {
-    return a.op == b.op && a.kind == b.kind && a.batch == b.batch && a.seq_len == b.seq_len;
+    return a.op == b.op && a.kind == b.kind && a.batch == b.batch && a.seq_len == b.seq_len &&
+           a.dtype == b.dtype;
   }
 };
 

@@ -22,7 +22,9 @@ struct Measurement {
 
 struct MeasureOptions {
   int threads = 0;
-  bool verify = false;  // compare one head with kernels/reference after the timing
+  std::string device = "cpu";  // or "cuda"
+  bool any_order = false;      // do not ask for the same bits every time
+  bool verify = false;         // compare one head with kernels/reference after the timing
   std::chrono::milliseconds deadline{60000};
 };
 
@@ -32,14 +34,17 @@ Measurement measure_in_child(const std::string& path, const BenchCase& c,
                              const MeasureOptions& options);
 
 // The child: measures and reports. Returns the exit status of the process.
-int run_measurement(const std::string& path, const std::string& case_text, int threads,
-                    bool verify);
+int run_measurement(const std::string& path, const std::string& case_text,
+                    const MeasureOptions& options);
 
 // What this machine can do at most, on all threads.
 struct MachineLimits {
-  double flops = 0.0;             // a burst of fused multiply-adds
+  double flops = 0.0;             // a burst of fused multiply-adds; 0: unknown
   double bytes_per_second = 0.0;  // reading memory that is in no cache
 };
 MachineLimits measure_machine();
+// What the table of `heddle plan` states of the GPU that `description` names, for 16-bit products;
+// zeros when it has none, or another model of that name.
+MachineLimits stated_limits(const std::string& description);
 
 }  // namespace heddle

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "framework/attention/names.h"
+#include "plugins/conformance/case.h"
 
 namespace heddle {
 namespace {
@@ -23,11 +24,28 @@ std::string line(const BenchResult& result, const BenchRow& r) {
       fmt::format("  {:<8}  {:<24}", op_name(r.shape.op), r.plugin + " " + r.last.version);
   if (r.failed()) return head + (r.last.refused ? "refused: " : "failed: ") + r.last.failure + "\n";
   const bool decode = r.shape.op == HEDDLE_OP_DECODE;
-  return head + fmt::format("{:>12.1f} {:>7.0f}% {:>9.2f} {:<7} {:>6.1f}% {:>11}  {}{}\n",
-                            r.median_us(), 100.0 * r.spread(), r.rate(),
-                            decode ? "GB/s" : "GFLOP/s", 100.0 * result.share(r),
+  const bool tera = !decode && result.device != "cpu";
+  const double share = result.share(r);
+  return head + fmt::format("{:>12.1f} {:>7.0f}% {:>9.2f} {:<7} {:>7} {:>11}  {}{}\n",
+                            r.median_us(), 100.0 * r.spread(), tera ? 1e-3 * r.rate() : r.rate(),
+                            decode ? "GB/s"
+                            : tera ? "TFLOP/s"
+                                   : "GFLOP/s",
+                            share > 0.0 ? fmt::format("{:.1f}%", 100.0 * share) : "-",
                             bytes_text(r.last.workspace_bytes), r.last.kernel,
                             r.last.deterministic || decode ? "" : " (not deterministic)");
+}
+
+std::string heading(const BenchResult& r) {
+  if (r.device == "cpu") {
+    return fmt::format(
+        "{}; peak {:.1f} GFLOP/s, reads {:.1f} GB/s (medians of bursts between the repetitions)\n",
+        r.machine, r.peak_flops / 1e9, r.bytes_per_second / 1e9);
+  }
+  const std::string peak = r.peak_flops > 0.0
+                               ? fmt::format("stated peak {:.0f} TFLOP/s", r.peak_flops / 1e12)
+                               : "peak not known (--peak-tflops states it)";
+  return fmt::format("{}; tensors {}; {}\n", r.machine, conformance::dtype_name(r.dtype), peak);
 }
 
 json::object row_json(const BenchResult& result, const BenchRow& r) {
@@ -50,7 +68,9 @@ json::object row_json(const BenchResult& result, const BenchRow& r) {
   o["spread"] = r.spread();
   o["gflops"] = flops(r.shape) / r.median_us() / 1e3;
   if (r.shape.op == HEDDLE_OP_DECODE) o["gbytes_per_second"] = r.rate();
-  o[r.shape.op == HEDDLE_OP_DECODE ? "share_of_bandwidth" : "share_of_peak"] = result.share(r);
+  if (const double share = result.share(r); share > 0.0) {
+    o[r.shape.op == HEDDLE_OP_DECODE ? "share_of_bandwidth" : "share_of_peak"] = share;
+  }
   o["workspace_bytes"] = r.last.workspace_bytes;
   o["est_us"] = r.last.est_us;
   o["deterministic"] = r.last.deterministic;
@@ -88,9 +108,7 @@ double BenchResult::share(const BenchRow& row) const {
 }
 
 std::string bench_table(const BenchResult& result) {
-  std::string text = fmt::format(
-      "{}; peak {:.1f} GFLOP/s, reads {:.1f} GB/s (medians of bursts between the repetitions)\n",
-      result.machine, result.peak_flops / 1e9, result.bytes_per_second / 1e9);
+  std::string text = heading(result);
   const BenchRow* above = nullptr;
   for (const BenchRow& r : result.rows) {
     // A decode stands under the training shape that it continues, when there is one.
@@ -123,6 +141,8 @@ json::object bench_json(const BenchResult& result) {
   json::array rows;
   for (const BenchRow& r : result.rows) rows.emplace_back(row_json(result, r));
   return {{"machine", result.machine},
+          {"device", result.device},
+          {"dtype", conformance::dtype_name(result.dtype)},
           {"threads", result.threads},
           {"peak_flops", result.peak_flops},
           {"peak_spread", result.peak_spread},

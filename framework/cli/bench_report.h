@@ -27,13 +27,16 @@ struct BenchRow {
 };
 
 struct BenchResult {
-  std::string machine;  // "cpu (avx512, 2 threads)"
+  std::string machine;         // "cpu (avx512, 2 threads)"
+  std::string device = "cpu";  // or "cuda"
+  uint32_t dtype = HEDDLE_DTYPE_F32;
   int threads = 0;
-  double peak_flops = 0.0, bytes_per_second = 0.0;  // medians over the repetitions
+  double peak_flops = 0.0, bytes_per_second = 0.0;  // medians over the repetitions, or stated
   double peak_spread = 0.0;                         // (highest - lowest) / median
   std::vector<BenchRow> rows;                       // by case, then by plugin
 
-  // Of what the machine can do: rate against peak FLOP/s, or against read bandwidth in decode.
+  // Of what the machine can do: rate against peak FLOP/s, or against read bandwidth in decode; 0
+  // where that is not known.
   double share(const BenchRow& row) const;
 };
 

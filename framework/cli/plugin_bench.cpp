@@ -11,6 +11,7 @@
 #include "framework/attention/catalog.h"
 #include "framework/attention/names.h"
 #include "framework/cli/bench_report.h"
+#include "framework/cli/plugin_device.h"
 #include "framework/config/load.h"
 #include "framework/core/error.h"
 #include "framework/core/file.h"
@@ -21,15 +22,26 @@ namespace heddle {
 namespace {
 
 struct BenchOptions {
-  std::string config, shapes, json, svg;
+  std::string config, shapes, json, svg, device = "cpu", dtype;
   std::vector<std::string> overrides, plugins, ops, plugin_path;
-  bool sweep = false;
+  bool sweep = false, any_order = false;
   int reps = 5, threads = 0, timeout = 60;
+  double peak_tflops = 0.0;
+
+  bool on_cpu() const { return device == "cpu"; }
 };
+
+constexpr int kLeastRepsOnCpu = 5;
 
 struct Contender {
   std::string name, path;
 };
+
+// Of a GPU bf16, since that is what runs compute in there.
+uint32_t chosen_dtype(const BenchOptions& options) {
+  if (!options.dtype.empty()) return dtype_of(options.dtype);
+  return options.on_cpu() ? HEDDLE_DTYPE_F32 : HEDDLE_DTYPE_BF16;
+}
 
 std::vector<BenchCase> chosen_cases(const BenchOptions& options, AttentionConfig& attention) {
   const int sources = !options.config.empty() + !options.shapes.empty() + options.sweep;
@@ -45,6 +57,7 @@ std::vector<BenchCase> chosen_cases(const BenchOptions& options, AttentionConfig
   } else {
     cases = options.shapes.empty() ? cases_of_sweep() : cases_of_file(options.shapes);
   }
+  for (BenchCase& c : cases) c.dtype = chosen_dtype(options);
   if (!options.ops.empty()) {
     std::erase_if(cases, [&](const BenchCase& c) {
       return std::find(options.ops.begin(), options.ops.end(), op_name(c.op)) == options.ops.end();
@@ -57,6 +70,7 @@ std::vector<Contender> find_contenders(const BenchOptions& options,
                                        const AttentionConfig& attention) {
   const PluginCatalog catalog = make_plugin_catalog(attention);
   std::vector<Contender> contenders;
+  const uint32_t device_type = options.on_cpu() ? HEDDLE_DEVICE_CPU : HEDDLE_DEVICE_CUDA;
   std::vector<std::string> names;
   for (const PluginCandidate& c : catalog.plugins) {
     names.push_back(c.display_name());
@@ -64,11 +78,14 @@ std::vector<Contender> find_contenders(const BenchOptions& options,
         options.plugins.empty() || std::find(options.plugins.begin(), options.plugins.end(),
                                              c.display_name()) != options.plugins.end();
     if (!wanted) continue;
-    if (c.report.usable && c.report.device_type == HEDDLE_DEVICE_CPU) {
+    if (c.report.usable && c.report.device_type == device_type) {
       contenders.push_back({c.report.name, c.file.path});
     } else {
       fmt::print("not measured: {} {}\n", c.file.path,
-                 c.report.usable ? "serves " + device_name(c.report.device_type) : c.why_not());
+                 c.report.usable
+                     ? fmt::format("serves {}{}", device_name(c.report.device_type),
+                                   options.on_cpu() ? "; --device cuda measures there" : "")
+                     : c.why_not());
     }
   }
   for (const std::string& wanted : options.plugins) {
@@ -93,11 +110,15 @@ void progress(const std::string& text) {
 void measure(const BenchOptions& options, const std::vector<Contender>& contenders,
              BenchResult& result) {
   std::vector<double> peaks, bandwidths;
-  const size_t n = contenders.size();
-  for (int rep = 0; rep < options.reps; ++rep) {
+  const auto look_at_machine = [&] {
+    if (!options.on_cpu()) return;
     const MachineLimits limits = measure_machine();
     peaks.push_back(limits.flops);
     bandwidths.push_back(limits.bytes_per_second);
+  };
+  const size_t n = contenders.size();
+  for (int rep = 0; rep < options.reps; ++rep) {
+    look_at_machine();
     for (size_t i = 0; i < result.rows.size(); ++i) {
       // Backwards every other time within a case.
       const size_t at = rep % 2 == 0 ? i : i / n * n + (n - 1 - i % n);
@@ -107,6 +128,8 @@ void measure(const BenchOptions& options, const std::vector<Contender>& contende
                            op_name(row.shape.op), shape_text(row.shape)));
       MeasureOptions one;
       one.threads = result.threads;
+      one.device = options.device;
+      one.any_order = options.any_order;
       one.verify = rep == 0;
       one.deadline = std::chrono::seconds(options.timeout);
       row.last = measure_in_child(contenders[at % n].path, row.shape, one);
@@ -114,12 +137,27 @@ void measure(const BenchOptions& options, const std::vector<Contender>& contende
     }
   }
   progress("");
+  if (!options.on_cpu()) return;
   result.peak_flops = median(peaks);
   result.peak_spread = relative_spread(peaks);
   result.bytes_per_second = median(bandwidths);
 }
 
+// What is stated of a GPU: by the user, or by its data sheet, which is about 16-bit products.
+void state_limits(const BenchOptions& options, BenchResult& result) {
+  const MachineLimits sheet = stated_limits(result.machine);
+  result.bytes_per_second = sheet.bytes_per_second;
+  if (chosen_dtype(options) != HEDDLE_DTYPE_F32) result.peak_flops = sheet.flops;
+  if (options.peak_tflops > 0.0) result.peak_flops = 1e12 * options.peak_tflops;
+}
+
 int run_bench(const BenchOptions& options) {
+  if (options.on_cpu() && options.reps < kLeastRepsOnCpu) {
+    throw config_error(fmt::format("plugin bench: --reps {}, at least {} are needed where other "
+                                   "programs share the processors",
+                                   options.reps, kLeastRepsOnCpu),
+                       "leave it out");
+  }
   AttentionConfig attention;
   const std::vector<BenchCase> cases = chosen_cases(options, attention);
   attention.plugin_path.insert(attention.plugin_path.begin(), options.plugin_path.begin(),
@@ -128,7 +166,10 @@ int run_bench(const BenchOptions& options) {
   set_num_threads(options.threads);
   BenchResult result;
   result.threads = num_threads();
-  result.machine = make_cpu_device()->description();
+  result.machine = make_plugin_device(options.device)->description();
+  result.device = options.device;
+  result.dtype = chosen_dtype(options);
+  if (!options.on_cpu()) state_limits(options, result);
   for (const BenchCase& c : cases) {
     for (const Contender& contender : contenders) {
       BenchRow row;
@@ -151,17 +192,17 @@ int run_bench(const BenchOptions& options) {
 void add_case(CLI::App& plugin, int& exit_code) {
   struct Arguments {
     std::string path, text;
-    int threads = 0;
-    bool verify = false;
+    MeasureOptions options;
   };
   auto a = std::make_shared<Arguments>();
   CLI::App* command = plugin.add_subcommand("bench-case")->group("");
   command->add_option("path", a->path)->required();
   command->add_option("case", a->text)->required();
-  command->add_option("threads", a->threads)->required();
-  command->add_flag("--verify", a->verify);
-  command->callback(
-      [a, &exit_code] { exit_code = run_measurement(a->path, a->text, a->threads, a->verify); });
+  command->add_option("threads", a->options.threads)->required();
+  command->add_option("--device", a->options.device);
+  command->add_flag("--verify", a->options.verify);
+  command->add_flag("--any-order", a->options.any_order);
+  command->callback([a, &exit_code] { exit_code = run_measurement(a->path, a->text, a->options); });
 }
 
 }  // namespace
@@ -172,8 +213,9 @@ void add_bench(CLI::App& plugin, int& exit_code) {
       plugin.add_subcommand("bench", "How fast every backend is, beside the machine's limits");
   command->add_option("--config", o->config, "measure the layers of this run file");
   command->add_option("--set", o->overrides, "section.key=value, applied to --config");
-  command->add_option("--shapes", o->shapes,
-                      R"(a file with a JSON list such as [{"seq_len": 2048, "n_head": 8, "head_dim": 64}])");
+  command->add_option(
+      "--shapes", o->shapes,
+      R"(a file with a JSON list such as [{"seq_len": 2048, "n_head": 8, "head_dim": 64}])");
   command->add_flag("--sweep", o->sweep, "lengths 128 to 1024 with and without a window (default)");
   command->add_option("--plugins", o->plugins, "only these, separated by commas")->delimiter(',');
   command->add_option("--ops", o->ops, "forward, backward, decode, separated by commas")
@@ -181,7 +223,18 @@ void add_bench(CLI::App& plugin, int& exit_code) {
       ->check(CLI::IsMember({"forward", "backward", "decode"}));
   command->add_option("--plugin-path", o->plugin_path,
                       "folders or .so files to search first, as attention.plugin_path");
-  command->add_option("--reps", o->reps, "repetitions, at least 5")->check(CLI::Range(5, 1000));
+  command->add_option("--device", o->device, "where: cpu (default) or cuda, its device 0")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command->add_option("--dtype", o->dtype, "f32 (default on cpu), bf16 (default on cuda) or f16")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  command
+      ->add_option("--peak-tflops", o->peak_tflops,
+                   "what the GPU can do at most, where its data sheet is not known here")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--any-order", o->any_order,
+                    "do not ask for the same bits every time, as training does");
+  command->add_option("--reps", o->reps, "repetitions, on cpu at least 5")
+      ->check(CLI::Range(1, 1000));
   command->add_option("--threads", o->threads, "0: all processors")->check(CLI::Range(0, 4096));
   command->add_option("--timeout", o->timeout, "seconds for one measurement")
       ->check(CLI::Range(1, 86400));

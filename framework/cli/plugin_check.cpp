@@ -20,6 +20,7 @@
 #include "framework/attention/child_process.h"
 #include "framework/attention/names.h"
 #include "framework/cli/plugin_check_rule.h"
+#include "framework/cli/plugin_device.h"
 #include "framework/core/error.h"
 #include "framework/core/file.h"
 #include "framework/core/parallel_for.h"
@@ -44,7 +45,7 @@ constexpr int kCrashShrinkBudget = 40;
 struct Settings {
   std::string plugin;
   std::vector<std::string> only;
-  std::string op, spec, json_file, junit_file;
+  std::string op, spec, json_file, junit_file, device = "cpu", dtype;
   int64_t seed = 1;
   bool quick = false, fail_fast = false;
   int timeout_s = 0;  // 0: by level
@@ -76,6 +77,8 @@ class Runner {
     std::vector<std::string> arguments = {program_, "plugin", "check-rule",           path_,
                                           rule.id,  "--seed", std::to_string(s_.seed)};
     if (s_.quick) arguments.push_back("--quick");
+    arguments.insert(arguments.end(), {"--device", s_.device});
+    if (!s_.dtype.empty()) arguments.insert(arguments.end(), {"--dtype", s_.dtype});
     if (!s_.op.empty()) arguments.insert(arguments.end(), {"--op", s_.op});
     if (!spec.empty()) arguments.insert(arguments.end(), {"--case", spec});
     Told told;
@@ -255,16 +258,19 @@ void run_rules(Runner& runner, const std::vector<const Rule*>& rules, bool fail_
 }
 
 int run_check(const Settings& s) {
+  if (s.device != "cpu") make_plugin_device(s.device);  // throws when there is none
   Runner runner(s);
   CheckReport report;
   report.path = find_plugin(s);
   report.level = s.quick ? "quick" : "full";
   report.seed = s.seed;
+  if (s.device != "cpu") report.where += " --device " + s.device;
+  if (!s.dtype.empty()) report.where += " --dtype " + s.dtype;
   runner.set_path(report.path);
   const Told first = runner.ask(*conformance::find_rule("TABLE"), "");
   report.plugin = first.name.empty() ? s.plugin : first.name;
   report.version = first.version;
-  if (first.name.empty()) {
+  if (first.name.empty() || !first.refusal.empty()) {
     const std::string why =
         first.refusal.empty() ? fmt::format("it does not survive {}", first.stage) : first.refusal;
     RuleResult load;
@@ -275,8 +281,8 @@ int run_check(const Settings& s) {
     report.rules.push_back(load);
     fmt::print("plugin check: {}\n{}", report.path, text_row(report, load));
   } else {
-    fmt::print("plugin check: {} {} ({}), {}, seed {}\n", report.plugin, report.version,
-               report.path, report.level, s.seed);
+    fmt::print("plugin check: {} {} ({}), {}, {}seed {}\n", report.plugin, report.version,
+               report.path, report.level, s.device == "cpu" ? "" : "on " + s.device + ", ", s.seed);
     std::fflush(stdout);
     run_rules(runner, choose_rules(s), s.fail_fast, report);
   }
@@ -306,6 +312,8 @@ void add_rule_process(CLI::App& plugin, int& exit_code) {
   rule->add_option("rule", arguments->rule)->required()->check(bad_rule);
   rule->add_option("--seed", arguments->seed);
   rule->add_option("--op", arguments->op);
+  rule->add_option("--device", arguments->device);
+  rule->add_option("--dtype", arguments->dtype);
   rule->add_option("--case", arguments->spec)->check(bad_case);
   rule->add_flag("--quick", arguments->quick);
   rule->callback([arguments, &exit_code] { exit_code = run_check_rule(*arguments); });
@@ -331,6 +339,10 @@ void add_check(CLI::App& plugin, int& exit_code) {
       ->check(bad_rule);
   check->add_option("--op", s->op, "one operation")
       ->check(CLI::IsMember({"forward", "backward", "decode"}));
+  check->add_option("--device", s->device, "where: cpu (default) or cuda, its device 0")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  check->add_option("--dtype", s->dtype, "f32, bf16 or f16 where a rule leaves it open")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   check->add_option("--seed", s->seed, "of all random values");
   check->add_option("--case", s->spec, "one case, as a failure prints it; with --only RULE")
       ->check(bad_case)

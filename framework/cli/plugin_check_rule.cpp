@@ -5,12 +5,15 @@
 
 #include <cerrno>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <string_view>
 
 #include "framework/attention/child_process.h"
 #include "framework/attention/names.h"
 #include "framework/attention/plugin.h"
+#include "framework/attention/selection.h"
+#include "framework/cli/plugin_device.h"
 #include "framework/core/error.h"
 #include "framework/core/parallel_for.h"
 #include "plugins/conformance/rules.h"
@@ -69,13 +72,16 @@ void check(const RuleArguments& arguments, Wire& wire) {
   set_num_threads(static_cast<int>(conformance::kMostWorkers));
   PluginLibrary& library = PluginLibrary::load(arguments.path, progress);
   wire.send("@ " + library.name() + "\t" + library.version());
-  if (library.table().device_type != HEDDLE_DEVICE_CPU) {
-    throw plugin_error(
-        "serves " + device_name(library.table().device_type) + ", and the suite runs on the CPU",
-        "check it on a heddle that has this device");
+  require_device_kind(library, arguments.device);
+  // Before the suite's fault handlers, since a driver may look at signals when it starts. Both live
+  // as long as the process: a plugin may crash in destroy().
+  conformance::Target target = conformance::host_target();
+  if (arguments.device != "cpu") {
+    static Device* const device = make_plugin_device(arguments.device).release();
+    target = {plugin_device(*device), new DeviceMemory(*device), device->stream()};
   }
   conformance::prepare_process();
-  conformance::Session session(library.table(), progress);
+  conformance::Session session(library.table(), progress, target, dtype_of(arguments.dtype));
   const conformance::Rule& rule = *conformance::find_rule(arguments.rule);
   wire.send("= " + to_line(conformance::run_rule(session, rule, make_options(arguments))));
 }

@@ -12,10 +12,12 @@
 namespace heddle {
 
 struct RuleArguments {
-  std::string path;  // of the plugin, absolute
-  std::string rule;  // its id
-  std::string op;    // empty: all
-  std::string spec;  // of one case; empty: the rule's own
+  std::string path;            // of the plugin, absolute
+  std::string rule;            // its id
+  std::string op;              // empty: all
+  std::string spec;            // of one case; empty: the rule's own
+  std::string device = "cpu";  // or "cuda"
+  std::string dtype;           // "f32", "bf16", "f16"; empty: what the plugin accepts, fp32 first
   int64_t seed = 1;
   bool quick = false;
 };

@@ -2,7 +2,9 @@
 // once against Device and Ops.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -37,13 +39,22 @@ class Device {
   virtual void download(void* host, const void* device, size_t bytes) = 0;
   // Returns when everything enqueued so far is done.
   virtual void synchronize() = 0;
+  // Microseconds that the work takes which `enqueue` hands over: by the clock, or between two
+  // events of a GPU's stream.
+  virtual double time_us(const std::function<void()>& enqueue) {
+    const auto begin = std::chrono::steady_clock::now();
+    enqueue();
+    synchronize();
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+        .count();
+  }
   // What attention plugins get as heddle_attention_call::stream; nullptr on CPU.
   virtual void* stream() = 0;
 
   virtual Ops& ops() = 0;
 
-  // FLOP/s of a burst of fused multiply-adds on all threads of a CPU, of large products on a GPU, at
-  // most 50 ms: MFU's denominator.
+  // FLOP/s of a burst of fused multiply-adds on all threads of a CPU, of large products on a GPU,
+  // at most 50 ms: MFU's denominator.
   virtual double measure_peak_flops() = 0;
 };
 

@@ -81,7 +81,7 @@ class Call {
       : session_(session), c_(c), inputs_(inputs), options_(options), layout_(lay_out(c)) {}
 
   CallResult run() {
-    problem_ = make_problem(c_, layout_);
+    problem_ = session_.problem(c_, layout_);
     problem_.max_workspace = options_.max_workspace;
     result_.answer = session_.query(problem_);
     const Answer& answer = result_.answer;
@@ -92,7 +92,7 @@ class Call {
     } else {
       prepare();
       enter();
-      collect();
+      if (!session_.lost()) collect();
     }
     return std::move(result_);
   }
@@ -191,6 +191,7 @@ class Call {
     call.kv_len = kv_len_ ? static_cast<const int32_t*>(kv_len_->data()) : nullptr;
     call.workspace = result_.answer.workspace_bytes > 0 ? workspace_->data() : nullptr;
     call.workspace_bytes = result_.answer.workspace_bytes;
+    call.stream = session_.target().stream;
     call.err = err;
     return call;
   }
@@ -216,8 +217,12 @@ class Call {
       if (options_.after) options_.after();
     }
     const std::string host_trouble = host.take_trouble();
+    const std::string device_trouble = session_.memory().finish();
     const std::string name = op_name(c_.op);
-    if (fault) {
+    if (!device_trouble.empty()) {
+      session_.lose();
+      result_.trouble = name + " breaks the device: " + device_trouble;
+    } else if (fault) {
       result_.trouble = name + " crashes: " + fault->text;
     } else if (!host_trouble.empty()) {
       result_.trouble =

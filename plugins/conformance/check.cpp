@@ -18,6 +18,7 @@ constexpr std::chrono::milliseconds kShrinkTime{10'000}, kQuickShrinkTime{1'500}
 void Check::each(const std::vector<Case>& cases, const Judge& judge, Adapt adapt) {
   if (options_.only) return judge_one(*options_.only, judge);
   for (Case c : cases) {
+    if (session_.lost()) return;
     if (!wants(c.op) || failed_[c.op] || !session_.offers(c.op)) continue;
     c.seed += options_.seed - 1;
     judge_one(session_.adapted(c, adapt), judge);
@@ -40,11 +41,19 @@ void Check::judge_one(const Case& c, const Judge& judge) {
 
 Finding Check::explain(const Case& c, const Judge& judge, const Judgement& first) {
   using Clock = std::chrono::steady_clock;
+  const auto as_found = [&] {
+    Finding finding = first.finding;
+    finding.problem = c;
+    return finding;
+  };
+  if (session_.lost()) return as_found();  // nothing can be tried any more
   const auto end = Clock::now() + (options_.quick ? kQuickShrinkTime : kShrinkTime);
   const auto fails = [&](const Case& candidate) {
-    return Clock::now() < end && judge(session_, candidate, false).kind == Judgement::kFailed;
+    return Clock::now() < end && !session_.lost() &&
+           judge(session_, candidate, false).kind == Judgement::kFailed;
   };
   const Case smallest = options_.only ? c : shrink(c, fails, kShrinkBudget);
+  if (session_.lost()) return as_found();
   const Judgement again = judge(session_, smallest, true);
   Finding finding = first.finding;
   finding.problem = c;

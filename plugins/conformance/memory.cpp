@@ -63,9 +63,6 @@ class HostMemory final : public Memory {
   void download(const Block& block, void* target) override {
     if (block.bytes > 0) std::memcpy(target, block.data, block.bytes);
   }
-  void fill(const Block& block, unsigned char byte) override {
-    if (block.bytes > 0) std::memset(block.data, byte, block.bytes);
-  }
 
   bool overrun(const Block& block, int64_t* offset) override {
     const auto* begin = static_cast<const unsigned char*>(block.pages);
@@ -79,6 +76,8 @@ class HostMemory final : public Memory {
     }
     return false;
   }
+
+  std::string finish() override { return {}; }
 
   std::string describe_guard(const char* address) {
     const std::lock_guard lock(mutex_);

@@ -10,8 +10,8 @@
 
 namespace heddle::conformance {
 
-// One buffer between two inaccessible pages. Bytes of its pages that are not the buffer's own hold
-// kBand and must keep it.
+// One buffer between two inaccessible pages; on a device, at one end of an allocation. Bytes of its
+// pages that are not the buffer's own hold kBand and must keep it.
 struct Block {
   void* data = nullptr;  // what the plugin gets
   size_t bytes = 0;
@@ -30,10 +30,12 @@ class Memory {
   virtual void release(const Block& block) = 0;
   virtual void upload(const Block& block, const void* source) = 0;
   virtual void download(const Block& block, void* target) = 0;
-  virtual void fill(const Block& block, unsigned char byte) = 0;
   // Distance from the buffer of the nearest byte outside it that was written: >= 0 counts from its
   // end, < 0 from its start. False when all are intact.
   virtual bool overrun(const Block& block, int64_t* offset) = 0;
+  // Waits for what calls enqueued. Empty, or why they failed: the device then is of no more use to
+  // this process.
+  virtual std::string finish() = 0;
 };
 
 // Host memory from mmap with PROT_NONE pages on both sides.

@@ -117,7 +117,8 @@ std::string json_rule(const CheckReport& report, const RuleResult& r) {
 
 std::string repeat_command(const CheckReport& report, const RuleResult& rule,
                            const Finding& finding) {
-  std::string text = "heddle plugin check " + shell_word(report.path) + " --only " + rule.id;
+  std::string text =
+      "heddle plugin check " + shell_word(report.path) + report.where + " --only " + rule.id;
   if (finding.problem) return text + " --case " + shell_word(to_spec(*finding.problem));
   if (report.level == "quick") text += " --quick";
   return text + " --seed " + std::to_string(report.seed);

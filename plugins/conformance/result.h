@@ -36,6 +36,7 @@ struct RuleResult {
 struct CheckReport {
   std::string plugin, version, path, level;  // level: quick or full
   int64_t seed = 1;
+  std::string where;  // options that name the device and the data type, " --device cuda"; or empty
   std::vector<RuleResult> rules;
 
   int64_t count(Status status) const;

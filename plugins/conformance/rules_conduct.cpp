@@ -8,7 +8,6 @@
 #include "plugins/conformance/faults.h"
 #include "plugins/conformance/grids.h"
 #include "plugins/conformance/interpose.h"
-#include "plugins/conformance/layout.h"
 #include "plugins/conformance/process_state.h"
 #include "plugins/conformance/rules.h"
 
@@ -36,7 +35,7 @@ Counts count_call(Session& session, const Case& c, Judgement& judgement) {
 }
 
 Counts count_query(Session& session, const Case& c) {
-  const heddle_attention_problem problem = make_problem(c, lay_out(c));
+  const heddle_attention_problem problem = session.problem(c);
   heddle_attention_verdict verdict{};
   verdict.struct_size = sizeof verdict;
   heddle_attention_ctx* ctx = session.context(kMostWorkers);
@@ -64,6 +63,10 @@ Judgement judge_allocation(Session& session, const Case& c, bool) {
 }
 
 Judgement judge_threads(Session& session, const Case& c, bool) {
+  if (!session.target().is_cpu()) {  // the first launch may start threads of the driver
+    const CallResult first = call_plugin(session, c, inputs_of(c));
+    if (!first.ran()) return Judgement::of(first);
+  }
   const int64_t before = ProcessState::current().threads;
   Judgement judgement;
   const Counts call = count_call(session, c, judgement);
@@ -171,6 +174,9 @@ void check_allocation(Check& check) {
   if (check.session().has(HEDDLE_PROP_ALLOCATES)) {
     check.note("it declares HEDDLE_PROP_ALLOCATES: calls may allocate memory");
     return check.skip("declared: ALLOCATES");
+  }
+  if (!check.session().target().is_cpu()) {
+    return check.skip("the runtime of a device allocates in its own calls");
   }
   check.each(conduct_cases(), judge_allocation);
 }

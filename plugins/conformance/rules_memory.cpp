@@ -1,6 +1,5 @@
 // What a call may read and write.
 #include "plugins/conformance/grids.h"
-#include "plugins/conformance/layout.h"
 #include "plugins/conformance/rules.h"
 
 namespace heddle::conformance {
@@ -55,7 +54,7 @@ Judgement judge_reuse(Session& session, const Case& c, bool explain) {
 
 // The workspace is exactly as large as promised in every call of the suite; this asks for less.
 Judgement judge_workspace(Session& session, const Case& c, bool explain) {
-  const heddle_attention_problem plain = make_problem(c, lay_out(c));
+  const heddle_attention_problem plain = session.problem(c);
   const Answer answer = session.query(plain);
   if (!answer.violation.empty()) return Judgement::failed(answer.violation);
   if (!answer.supported) return Judgement::refused(answer.refusal());

@@ -5,7 +5,6 @@
 
 #include "plugins/conformance/faults.h"
 #include "plugins/conformance/grids.h"
-#include "plugins/conformance/layout.h"
 #include "plugins/conformance/rules.h"
 #include "plugins/conformance/want.h"
 
@@ -76,7 +75,7 @@ std::string reason_problem(const heddle_attention_problem& p, const Answer& answ
 }
 
 Judgement judge_promise(Session& session, const Case& c, bool explain) {
-  const heddle_attention_problem p = make_problem(c, lay_out(c));
+  const heddle_attention_problem p = session.problem(c);
   const Answer answer = session.query(p);
   if (!answer.violation.empty()) return Judgement::failed(answer.violation);
   if (answer.supported) return judge_numbers(session, c, explain);
@@ -89,7 +88,7 @@ heddle_attention_problem plain_problem(Session& session, uint32_t op) {
   Case c = op == HEDDLE_OP_DECODE ? make_decode(1, 64, {64}, -1, {6, 2}, 64)
                                   : make_case(op, 64, 64, -1, {6, 2}, 64);
   c = session.adapted(c);
-  return make_problem(c, lay_out(c));
+  return session.problem(c);
 }
 
 struct Change {
@@ -163,7 +162,7 @@ bool same(const Answer& a, const Answer& b) {
 }
 
 Judgement judge_pure(Session& session, const Case& c, bool) {
-  const heddle_attention_problem p = make_problem(c, lay_out(c));
+  const heddle_attention_problem p = session.problem(c);
   const Answer first = session.query(p);
   if (!first.violation.empty()) return Judgement::failed(first.violation);
   const auto differs = [&](const char* when, const Answer& again) {

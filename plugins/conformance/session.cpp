@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "plugins/conformance/faults.h"
-#include "plugins/conformance/layout.h"
 
 namespace heddle::conformance {
 namespace {
@@ -83,8 +82,9 @@ std::string Answer::refusal() const {
   return text.empty() ? "no reason given" : text;
 }
 
-Session::Session(const heddle_attention_plugin& table, Progress progress)
-    : table_(&table), progress_(std::move(progress)) {
+Session::Session(const heddle_attention_plugin& table, Progress progress, const Target& target,
+                 uint32_t only_dtype)
+    : table_(&table), progress_(std::move(progress)), target_(target), only_dtype_(only_dtype) {
   context(kMostWorkers);
   explore();
 }
@@ -117,10 +117,8 @@ heddle_attention_ctx* Session::context(int64_t workers) {
 
 heddle_attention_ctx* Session::new_context(int64_t workers) {
   progress("create()");
-  heddle_device device{};
-  device.struct_size = sizeof device;
-  device.type = HEDDLE_DEVICE_CPU;
-  device.units = static_cast<uint32_t>(workers);
+  heddle_device device = target_.device;
+  if (target_.is_cpu()) device.units = static_cast<uint32_t>(workers);
   char bytes[256] = {};
   heddle_text err{bytes, sizeof bytes, 0};
   heddle_attention_ctx* ctx = nullptr;
@@ -175,7 +173,14 @@ Answer Session::query(const heddle_attention_problem& problem, uint32_t capacity
 }
 
 bool Session::accepts(const Case& c) const {
-  return query(make_problem(c, lay_out(c))).supported;
+  return query(problem(c)).supported;
+}
+
+heddle_attention_problem Session::problem(const Case& c, const CallLayout& layout) const {
+  heddle_attention_problem p = make_problem(c, layout);
+  p.device_type = target_.device.type;
+  p.device_index = target_.device.index;
+  return p;
 }
 
 // Finds the plainest problem that the plugin accepts and, from there, what else it can do. Any
@@ -185,10 +190,12 @@ void Session::explore() {
   plain.op = offers(HEDDLE_OP_FORWARD) ? HEDDLE_OP_FORWARD : HEDDLE_OP_DECODE;
   plain.q_len = plain.op == HEDDLE_OP_DECODE ? 1 : 64;
   plain.k_len = 64;
+  std::vector<uint32_t> dtypes = {HEDDLE_DTYPE_F32, HEDDLE_DTYPE_BF16, HEDDLE_DTYPE_F16};
+  if (only_dtype_ != 0) dtypes = {only_dtype_};
   if (plain.op == HEDDLE_OP_DECODE) plain.kv_len = {64};
   for (const bool lse : {true, false}) {
     for (const uint32_t align : {4u, 16u, 64u, 128u}) {
-      for (const uint32_t dtype : {HEDDLE_DTYPE_F32, HEDDLE_DTYPE_BF16, HEDDLE_DTYPE_F16}) {
+      for (const uint32_t dtype : dtypes) {
         plain.lse = lse;
         plain.align = align;
         plain.dtype = dtype;
@@ -200,7 +207,7 @@ void Session::explore() {
         plain.head_dim = head_dims_.front();
         align_ = align;
         lse_ = lse;
-        for (const uint32_t other : {HEDDLE_DTYPE_F32, HEDDLE_DTYPE_BF16, HEDDLE_DTYPE_F16}) {
+        for (const uint32_t other : dtypes) {
           plain.dtype = other;
           if (accepts(plain)) dtypes_.push_back(other);
         }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,7 +13,8 @@
 #include "plugins/abi/heddle_attention.h"
 #include "plugins/conformance/case.h"
 #include "plugins/conformance/host.h"
-#include "plugins/conformance/memory.h"
+#include "plugins/conformance/layout.h"
+#include "plugins/conformance/target.h"
 
 namespace heddle::conformance {
 
@@ -43,8 +45,10 @@ class Session {
   // Told the spec of every case before the plugin runs it.
   using Progress = std::function<void(const std::string&)>;
 
-  // `table` has passed negotiation: sizes, magic and required functions are right.
-  explicit Session(const heddle_attention_plugin& table, Progress progress = {});
+  // `table` has passed negotiation: sizes, magic and required functions are right. only_dtype:
+  // cases take this data type where the plugin accepts it; 0: what it accepts, fp32 first.
+  explicit Session(const heddle_attention_plugin& table, Progress progress = {},
+                   const Target& target = host_target(), uint32_t only_dtype = 0);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session();
@@ -52,7 +56,14 @@ class Session {
   const heddle_attention_plugin& table() const { return *table_; }
   bool has(uint32_t property) const { return (table_->properties & property) != 0; }
   bool offers(uint32_t op) const;
-  Memory& memory() const { return host_memory(); }
+  const Target& target() const { return target_; }
+  Memory& memory() const { return *target_.memory; }
+  // The case's problem on this device.
+  heddle_attention_problem problem(const Case& c) const { return problem(c, lay_out(c)); }
+  heddle_attention_problem problem(const Case& c, const CallLayout& layout) const;
+  // The device failed: nothing that follows in this process means anything.
+  bool lost() const { return lost_; }
+  void lose() { lost_ = true; }
   void progress(const std::string& spec) const {
     if (progress_) progress_(spec);
   }
@@ -77,6 +88,9 @@ class Session {
 
   const heddle_attention_plugin* table_;
   Progress progress_;
+  Target target_;
+  uint32_t only_dtype_;
+  std::atomic<bool> lost_{false};
   std::array<std::unique_ptr<Host>, kMostWorkers + 1> hosts_;
   std::array<heddle_attention_ctx*, kMostWorkers + 1> contexts_{};
   std::vector<uint32_t> dtypes_;

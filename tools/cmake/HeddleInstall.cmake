@@ -4,16 +4,27 @@
 #   include/heddle/heddle_attention.{h,hpp}        what a plugin author needs
 #   share/heddle/templates                         what `heddle plugin new` writes, to read
 #   share/cmake/heddle-attention, share/pkgconfig  how their build finds it (headers only, so no libdir)
+#   with --component gpu_check: bin/heddle_golden_cuda, bin/heddle_all_reduce_cuda
+#
+# An installed tree may be moved, and finds libraries that somebody puts into its lib (tools/gpu_bundle.sh
+# does): for the libraries of libraries too, hence the old kind of tag.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(HEDDLE_PLUGIN_DIR lib/heddle/plugins)
 set(abi ${CMAKE_SOURCE_DIR}/plugins/abi)
 
-if(TARGET heddle)
-  install(TARGETS heddle RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
-foreach(plugin heddle_cpu_sdpa heddle_cuda_flash heddle_torch_sdpa)
+function(heddle_install_program target)
+  if(TARGET ${target})
+    target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+    install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} ${ARGN})
+  endif()
+endfunction()
+heddle_install_program(heddle)
+heddle_install_program(heddle_golden_cuda COMPONENT gpu_check EXCLUDE_FROM_ALL)
+heddle_install_program(heddle_all_reduce_cuda COMPONENT gpu_check EXCLUDE_FROM_ALL)
+foreach(plugin heddle_cpu_sdpa heddle_cuda_flash heddle_torch_sdpa heddle_cudnn)
   if(TARGET ${plugin})
     install(TARGETS ${plugin} LIBRARY DESTINATION ${HEDDLE_PLUGIN_DIR})
   endif()

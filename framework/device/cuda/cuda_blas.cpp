@@ -35,9 +35,7 @@ void set_transpose(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_
 }  // namespace
 
 CudaBlas::CudaBlas(cudaStream_t stream, void* workspace, size_t workspace_bytes)
-    : stream_(stream), workspace_(workspace), workspace_bytes_(workspace_bytes) {
-  check_cublas(cublasLtCreate(&handle_), "starting cuBLASLt");
-}
+    : stream_(stream), workspace_(workspace), workspace_bytes_(workspace_bytes) {}
 
 CudaBlas::~CudaBlas() {
   for (auto& [key, plan] : plans_) {
@@ -46,12 +44,13 @@ CudaBlas::~CudaBlas() {
       cublasLtMatrixLayoutDestroy(layout);
     }
   }
-  cublasLtDestroy(handle_);
+  if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
 // By columns the product is c^T = op(b)^T op(a)^T, and b by columns is b^T already.
 CudaBlas::Plan CudaBlas::make_plan(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b,
                                    const Matrix& c) {
+  if (handle_ == nullptr) check_cublas(cublasLtCreate(&handle_), "starting cuBLASLt");
   Plan plan;
   check_cublas(cublasLtMatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                "describing a product");

@@ -1,5 +1,5 @@
-// Matrix products through cuBLASLt. What it picks for a shape is asked once and kept, so that a step
-// in which no new shape comes up allocates nothing and gets the same bits every time.
+// Matrix products through cuBLASLt. What it picks for a shape is asked once and kept, so that a
+// step in which no new shape comes up allocates nothing and gets the same bits every time.
 #pragma once
 
 #include <cublasLt.h>
@@ -14,7 +14,7 @@ namespace heddle {
 
 class CudaBlas {
  public:
-  // `workspace` is device memory for the products of `stream`.
+  // `workspace` is device memory for the products of `stream`. cuBLASLt starts with the first one.
   CudaBlas(cudaStream_t stream, void* workspace, size_t workspace_bytes);
   ~CudaBlas();
   CudaBlas(const CudaBlas&) = delete;

@@ -34,6 +34,14 @@ struct Stream {
   ~Stream() { (void)cudaStreamDestroy(handle); }
 };
 
+struct Event {
+  cudaEvent_t handle = nullptr;
+  Event() { check_cuda(cudaEventCreateWithFlags(&handle, cudaEventDefault), "making an event"); }
+  ~Event() { (void)cudaEventDestroy(handle); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+};
+
 class CudaDevice : public Device {
  public:
   CudaDevice(const CudaDeviceInfo& info, int units, bool bf16)
@@ -88,6 +96,17 @@ class CudaDevice : public Device {
   void synchronize() override {
     use();
     ops_.settle();
+  }
+  double time_us(const std::function<void()>& enqueue) override {
+    use();
+    const Event begin, end;
+    check_cuda(cudaEventRecord(begin.handle, stream_.handle), "recording an event");
+    enqueue();
+    check_cuda(cudaEventRecord(end.handle, stream_.handle), "recording an event");
+    check_cuda(cudaEventSynchronize(end.handle), "waiting for an event");
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle), "reading events");
+    return 1e3 * static_cast<double>(milliseconds);
   }
   void* stream() override { return stream_.handle; }
   Ops& ops() override { return ops_; }

@@ -13,11 +13,12 @@
 #include "framework/core/json.h"
 #include "framework/device/device.h"
 #include "framework/model/gpt.h"
+#include "tests/unit/support/golden_folder.h"
 
 namespace heddle::testing {
 
 inline std::string golden_path(const std::string& file) {
-  return std::string(HEDDLE_SOURCE_DIR) + "/tests/golden/" + file;
+  return golden_folder() + "/" + file;
 }
 
 // ||got - want|| / ||want||

@@ -11,6 +11,7 @@
 
 #include "framework/checkpoint/safetensors.h"
 #include "framework/core/json.h"
+#include "tests/unit/support/golden_folder.h"
 
 namespace heddle::testing {
 
@@ -23,10 +24,10 @@ struct GoldenAttention {
 };
 
 inline std::vector<GoldenAttention> load_golden_attention() {
-  const std::string folder = std::string(HEDDLE_SOURCE_DIR) + "/tests/golden/attention";
-  const SafetensorsFile tensors(folder + ".safetensors");
+  const std::string path = golden_folder() + "/attention";
+  const SafetensorsFile tensors(path + ".safetensors");
   std::vector<GoldenAttention> problems;
-  const json::value list = json::read_file(folder + ".json");
+  const json::value list = json::read_file(path + ".json");
   for (const json::value& info : list.as_array()) {
     GoldenAttention p;
     p.name = json::value_to<std::string>(info.at("name"));

@@ -50,6 +50,10 @@ TEST(BenchCases, GoThroughTextUnchanged) {
   EXPECT_EQ(back, c);
   EXPECT_EQ(back.layout.dv_row, c.layout.dv_row);
   EXPECT_EQ(back.layout.dout_row, c.layout.dout_row);
+  BenchCase narrow = c;
+  narrow.dtype = HEDDLE_DTYPE_BF16;
+  EXPECT_EQ(case_from_text(case_to_text(narrow)), narrow);
+  EXPECT_DOUBLE_EQ(cache_bytes(narrow), 0.5 * cache_bytes(c));
 }
 
 TEST(BenchCases, OfARunAreItsLayers) {
@@ -163,6 +167,26 @@ TEST(BenchReport, JsonHasEveryNumber) {
   EXPECT_TRUE(rows[2].as_object().contains("gbytes_per_second"));
   EXPECT_EQ(rows[3].at("failed").as_string(), "crashed with signal 11");
   EXPECT_FALSE(rows[3].as_object().contains("median_us"));
+}
+
+TEST(BenchReport, OfAGpuInTeraAndOnlyAgainstWhatIsKnown) {
+  BenchResult r = result_of_two();
+  r.device = "cuda";
+  r.machine = "cuda:0 (a GPU)";
+  r.dtype = HEDDLE_DTYPE_BF16;
+  EXPECT_THAT(bench_table(r), HasSubstr("TFLOP/s   50.0%"));
+  EXPECT_THAT(bench_table(r), HasSubstr("cuda:0 (a GPU); tensors bf16; stated peak"));
+  r.peak_flops = r.bytes_per_second = 0.0;
+  EXPECT_THAT(bench_table(r), HasSubstr("peak not known (--peak-tflops states it)"));
+  EXPECT_THAT(bench_table(r), Not(HasSubstr("50.0%")));
+  EXPECT_FALSE(bench_json(r).at("rows").at(0).as_object().contains("share_of_peak"));
+}
+
+TEST(BenchReport, PeaksAreStatedForWhatIsListed) {
+  EXPECT_DOUBLE_EQ(stated_limits("cuda:0 (NVIDIA H200, sm_90, 143771 MiB, bf16)").flops, 989e12);
+  EXPECT_DOUBLE_EQ(stated_limits("NVIDIA A100-SXM4-80GB").bytes_per_second, 2.04e12);
+  EXPECT_DOUBLE_EQ(stated_limits("NVIDIA H100 PCIe").flops, 0.0);
+  EXPECT_DOUBLE_EQ(stated_limits("Emulated sm_80").flops, 0.0);
 }
 
 TEST(BenchReport, PictureIsWellFormed) {
