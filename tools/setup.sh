@@ -8,6 +8,7 @@ packages=(
   libboost1.81-dev libboost-json1.81-dev libboost-filesystem1.81-dev libboost-context1.81-dev
   libgtest-dev libgmock-dev
 )
+[ "${CI:-}" != true ] || packages+=(valgrind)  # tools/bench/instructions.sh
 
 missing=()
 for package in "${packages[@]}"; do
