@@ -15,6 +15,7 @@ namespace heddle::kernels::cpu::HEDDLE_ISA {
 inline constexpr int64_t kDecodeKeys = 64;   // keys of a chunk
 inline constexpr int64_t kDecodeTasks = 16;  // (pair, split) tasks wanted at least
 inline constexpr int64_t kMinKeysOfSplit = 128;
+inline constexpr int64_t kFloatsOfLine = 64 / 4;
 
 struct DecodePlan {
   int64_t group, rows, dim, padded_dim, pairs, splits;
@@ -152,7 +153,7 @@ class DecodeTask {
   void attend(int64_t r, Range keys) {
     float* out = row(rows_, r);
     float* p = p_of_chunk_;
-    score(q_ + r * plan_.padded_dim, keys, p);
+    score(q_ + r * plan_.padded_dim, keys, r == 0, p);
     const int64_t padded = round_up(keys.size(), kLanes);
     for (int64_t j = keys.size(); j < padded; ++j) p[j] = -__builtin_inff();
 
@@ -175,11 +176,24 @@ class DecodeTask {
     accumulate(keys, p, shrink, out);
   }
 
-  // p[j] = q . k[j], four keys at a time.
-  void score(const float* q, Range keys, float* p) const {
+  // Asks for the values of these keys and for the keys of the chunk after theirs: a head's part of
+  // a row is a few cache lines, too short for the processor to see a stream in.
+  void fetch_ahead(const float* k, const float* v) const {
+    for (int64_t d = 0; d < plan_.dim; d += kFloatsOfLine) {
+      __builtin_prefetch(v + d);
+      __builtin_prefetch(k + kDecodeKeys * p_.k.token + d);
+    }
+  }
+
+  // p[j] = q . k[j], four keys at a time. The first row of a chunk fetches for all.
+  void score(const float* q, Range keys, bool first, float* p) const {
     for (int64_t j = keys.begin; j < keys.end; j += 4) {
       const float* k[4];
-      for (int64_t n = 0; n < 4; ++n) k[n] = key_row(args_.k, p_.k, min_i64(j + n, keys.end - 1));
+      for (int64_t n = 0; n < 4; ++n) {
+        const int64_t at = min_i64(j + n, keys.end - 1);
+        k[n] = key_row(args_.k, p_.k, at);
+        if (first) fetch_ahead(k[n], key_row(args_.v, p_.v, at));
+      }
       Vec sum[4] = {};
       int64_t d = 0;
       for (; d + kLanes <= plan_.dim; d += kLanes) {

@@ -125,22 +125,26 @@ HEDDLE_INLINE void store_partial(float* p, Vec x, int64_t n) {
 }
 #endif
 
-// Sum over lanes, in a fixed order.
+// Sums of halves, and over all lanes, in a fixed order.
 HEDDLE_INLINE float reduce4(Vec4 x) {
   return (x[0] + x[2]) + (x[1] + x[3]);
 }
-HEDDLE_INLINE float reduce8(Vec8 x) {
-  return reduce4(__builtin_shufflevector(x, x, 0, 1, 2, 3) +
-                 __builtin_shufflevector(x, x, 4, 5, 6, 7));
+HEDDLE_INLINE Vec4 fold8(Vec8 x) {
+  return __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
 }
+#if HEDDLE_LANES == 16
+HEDDLE_INLINE Vec8 fold16(Vec x) {
+  return __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+         __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+#endif
 HEDDLE_INLINE float reduce(Vec x) {
 #if HEDDLE_LANES == 4
   return reduce4(x);
 #elif HEDDLE_LANES == 8
-  return reduce8(x);
+  return reduce4(fold8(x));
 #else
-  return reduce8(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
-                 __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
+  return reduce4(fold8(fold16(x)));
 #endif
 }
 
