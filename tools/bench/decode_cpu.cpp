@@ -3,6 +3,7 @@
 // come from memory at the rate that reading alone has here.
 //   heddle_decode_cpu run.yaml [context] [tokens] [batch ...]
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -46,20 +47,27 @@ double bytes_of_step(const ModelSpec& spec, int64_t batch, int64_t length) {
   return static_cast<double>(floats) * sizeof(float);
 }
 
+// The median of five times.
 double tokens_per_second(Gpt& model, int64_t batch, int64_t context, int64_t tokens) {
   const int64_t vocab = model.spec().vocab_size;
   KvCache cache(model.spec(), model.device(), batch, context + tokens);
   std::vector<float> logits(static_cast<size_t>(batch * vocab));
-  std::vector<int32_t> ids(static_cast<size_t>(batch * context));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7919 % vocab);
-  model.decode(ids.data(), batch, context, cache, logits.data());
-  ids.resize(static_cast<size_t>(batch));
-  const auto begin = std::chrono::steady_clock::now();
-  for (int64_t t = 0; t < tokens; ++t) {
-    for (int64_t b = 0; b < batch; ++b) ids[b] = argmax(logits.data() + b * vocab, vocab);
-    model.decode(ids.data(), batch, 1, cache, logits.data());
+  std::vector<int32_t> prompt(static_cast<size_t>(batch * context));
+  std::vector<int32_t> ids(static_cast<size_t>(batch));
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 7919 % vocab);
+  std::array<double, 5> seconds;
+  for (double& taken : seconds) {
+    cache.reset();
+    model.decode(prompt.data(), batch, context, cache, logits.data());
+    const auto begin = std::chrono::steady_clock::now();
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t b = 0; b < batch; ++b) ids[b] = argmax(logits.data() + b * vocab, vocab);
+      model.decode(ids.data(), batch, 1, cache, logits.data());
+    }
+    taken = seconds_since(begin);
   }
-  return static_cast<double>(batch * tokens) / seconds_since(begin);
+  std::sort(seconds.begin(), seconds.end());
+  return static_cast<double>(batch * tokens) / seconds[seconds.size() / 2];
 }
 
 int run(int argc, char** argv) {

@@ -7,6 +7,7 @@
 # that has PyTorch; default: the one in REFERENCE_DIR/.venv. For example:
 #   git clone https://github.com/karpathy/nanochat ~/nanochat && git -C ~/nanochat checkout 92d63d4
 #   python3 -m venv ~/nanochat/.venv && ~/nanochat/.venv/bin/pip install torch numpy filelock rustbpe tiktoken tokenizers
+# tools/bench/vs_pytorch/table.py FILE prints the JSON file as the tables of docs/benchmarks/cpu.md.
 # An hour on two cores with all parts; nothing else should run meanwhile. Interrupted, it goes on with
 # --resume.
 set -euo pipefail
@@ -14,7 +15,7 @@ cd "$(dirname "$0")/../.."
 reference=${1:-}
 shift || true
 [ -f "$reference/nanochat/gpt.py" ] || {
-  sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
   echo "vs_pytorch: ${reference:-no folder given}: no nanochat checkout" >&2
   exit 2
 }
