@@ -77,6 +77,13 @@ Overlap beside_forward(const DeviceSpec& device, const Topology& topology, const
   return result;
 }
 
+// Keys that a query sees, on average over a sequence: itself and up to `window` before it.
+double visible_keys(int64_t window, int64_t seq_len) {
+  const auto t = static_cast<double>(seq_len);
+  const double w = window < 0 ? t : std::min(static_cast<double>(window), t);
+  return (w * (w + 1) / 2 + (t - w) * (w + 1)) / t;
+}
+
 }  // namespace
 
 std::string_view shard_name(ShardLevel level) {
@@ -101,9 +108,9 @@ std::vector<Segment> model_segments(const ModelSpec& spec, const ParamLayout& la
     if (in_product) segments[at].flops += 6.0 * static_cast<double>(p.size());
   }
   for (size_t i = 0; i < layers; ++i) {
-    const int64_t w = spec.windows[i];
-    const int64_t visible = w < 0 ? spec.sequence_len : std::min(w, spec.sequence_len);
-    segments[i + 1].flops += 12.0 * static_cast<double>(spec.n_embd) * static_cast<double>(visible);
+    // Two products forward, five backward.
+    segments[i + 1].flops +=
+        14.0 * static_cast<double>(spec.n_embd) * visible_keys(spec.windows[i], spec.sequence_len);
   }
   return segments;
 }

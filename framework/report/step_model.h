@@ -19,9 +19,10 @@ namespace heddle {
 // A stretch of the model in the order of forward: the embedding, one block each, the head.
 struct Segment {
   double elements = 0;  // parameters
-  double flops = 0;     // of forward and backward, per token
+  double flops = 0;     // of forward and backward, per token, that are computed
 };
-// Elements add up to the model's parameters, flops to flops_per_token().
+// Elements add up to the model's parameters. Flops are those of flops_per_token() with another
+// attention: pairs that a query sees, and the scores that backward computes again.
 std::vector<Segment> model_segments(const ModelSpec& spec, const ParamLayout& layout);
 
 inline constexpr ShardLevel kShardLevels[] = {ShardLevel::kNone, ShardLevel::kOptimizer,

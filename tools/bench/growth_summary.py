@@ -132,9 +132,19 @@ class Panel:
                          'stroke-width="2"/>')
             parts += [f'<circle cx="{self.x(t):.1f}" cy="{self.y(r[1][self.index]):.1f}" r="4" '
                       f'fill="none" stroke="{colour}"/>' for t, r in runs.items()]
-            last = max(runs)
-            parts.append(self.text(self.x(last) + 8, self.y(runs[last][0][self.index]) + 4, name,
+        return parts + self.names()
+
+    def names(self):
+        """At the ends of the lines, one below the other where they would overlap."""
+        ends = sorted((self.y(runs[max(runs)][0][self.index]) + 4, window)
+                      for window, runs in self.rows.items())
+        parts, free = [], 0
+        for y, window in ends:
+            name, colour = WINDOWS[window]
+            free = max(y, free)
+            parts.append(self.text(self.x(max(self.rows[window])) + 8, free, name,
                                    f'fill="{colour}"'))
+            free += 14
         return parts
 
 
