@@ -8,6 +8,7 @@ have a reason), 1 something failed, 3 time was up before the last step.
 import argparse
 import glob
 import json
+import lzma
 import os
 import shutil
 import signal
@@ -401,6 +402,17 @@ def library_folders():
     return [p for p in dict.fromkeys(places) if any(glob.glob(os.path.join(p, w)) for w in wanted)]
 
 
+def unpack(prefix):
+    """The large libraries of a bundle, which travel packed."""
+    for packed in glob.glob(os.path.join(prefix, "lib", "**", "*.xz"), recursive=True):
+        path = packed[:-len(".xz")]
+        with lzma.open(packed) as source, open(path + ".part", "wb") as target:
+            shutil.copyfileobj(source, target)
+        shutil.copymode(packed, path + ".part")
+        os.replace(path + ".part", path)
+        os.remove(packed)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="gpu_check.sh", description=__doc__)
     parser.add_argument("--prefix", required=True, help=argparse.SUPPRESS)  # folder of bin/ and lib/
@@ -413,6 +425,7 @@ def main():
     parser.add_argument("--dry-run", action="store_true", help="print the steps and what they lack here")
     args = parser.parse_args()
 
+    unpack(args.prefix)
     folders = library_folders()
     if folders:
         known = os.environ.get("LD_LIBRARY_PATH")

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import lzma
 import os
 import tempfile
 import time
@@ -153,6 +154,20 @@ class Parsers(unittest.TestCase):
         self.assertIn("123,456 tokens/s, MFU 40.0 %", table)
         self.assertIn("- nccl: skipped, one GPU", table)
         self.assertIn("- attention_d128_t1024: failed, exit code 5", table)
+
+
+class Bundle(unittest.TestCase):
+    def test_packed_libraries_are_unpacked_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.makedirs(os.path.join(folder, "lib", "heddle"))
+            path = os.path.join(folder, "lib", "heddle", "lib.so")
+            with lzma.open(path + ".xz", "wb") as f:
+                f.write(b"machine code")
+            gpu_check.unpack(folder)
+            gpu_check.unpack(folder)
+            with open(path, "rb") as f:
+                self.assertEqual(f.read(), b"machine code")
+            self.assertEqual(os.listdir(os.path.dirname(path)), ["lib.so"])
 
 
 class Here(unittest.TestCase):
