@@ -427,9 +427,10 @@ def main():
 
     unpack(args.prefix)
     folders = library_folders()
-    if folders:
-        known = os.environ.get("LD_LIBRARY_PATH")
-        os.environ["LD_LIBRARY_PATH"] = ":".join(folders + ([known] if known else []))
+    # Those of a bundle are found by themselves, but for what libraries with a path of their own need.
+    known = os.environ.get("LD_LIBRARY_PATH")
+    os.environ["LD_LIBRARY_PATH"] = ":".join(
+        ([known] if known else []) + folders + [os.path.join(os.path.abspath(args.prefix), "lib")])
     gpu = query_gpu()
     place = Place(os.path.abspath(args.prefix), os.path.abspath(args.data), os.path.abspath(args.out))
     steps = [s for s in make_steps(place, gpu) if not args.only or args.only in s.name]
