@@ -21,6 +21,8 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 
+[ "$steps" -ge 3 ] || { echo "growth_cpu: --steps: got $steps, expected at least 3" >&2; exit 2; }
+
 bash tools/setup.sh
 bash tools/build.sh release
 bin=build/release/bin
