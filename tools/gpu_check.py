@@ -175,8 +175,7 @@ def parse_bench(path):
 
 def parse_train(path):
     def parse(output):
-        if "cuBLASLt cannot be loaded" in output:
-            raise Skip("libcublasLt is not found; LD_LIBRARY_PATH can name its folder")
+        skip_without_cublas(output)
         with open(path) as f:
             steps = [m for m in map(json.loads, f) if "train/tok_per_sec" in m]
         if len(steps) < 4:
@@ -201,10 +200,13 @@ def parse_sanitizer(output):
     return {"summary": lines[-1].strip("= ")}
 
 
-def parse_golden(output):
+def skip_without_cublas(output):
     if "cuBLASLt cannot be loaded" in output:
-        raise Skip("libcublasLt is not found, which whole models need; attention alone: --gtest_filter="
-                   "*Attention*")
+        raise Skip("libcublasLt is not found; LD_LIBRARY_PATH can name its folder")
+
+
+def parse_golden(output):
+    skip_without_cublas(output)
     passed = [line for line in output.splitlines() if line.startswith("[  PASSED  ]")]
     return {"summary": passed[0] if passed else ""}
 
@@ -308,12 +310,13 @@ def train_step(place, pattern, gpu):
 
 
 def sanitizer_step(place, tool, rule):
-    def missing():
-        if not shutil.which("compute-sanitizer"):
-            return "compute-sanitizer is not found"
-        return place.missing()()
+    folders = [os.environ.get("PATH", "")] + glob.glob("/usr/local/cuda*/bin")
+    sanitizer = shutil.which("compute-sanitizer", path=":".join(folders))
 
-    command = ["compute-sanitizer", "--tool", tool, place.heddle, "plugin", "check-rule",
+    def missing():
+        return place.missing()() if sanitizer else "compute-sanitizer is not found"
+
+    command = [sanitizer or "compute-sanitizer", "--tool", tool, place.heddle, "plugin", "check-rule",
                place.plugin("cuda_flash"), rule, "--quick", "--device", "cuda", "--dtype", "bf16"]
     return Step(f"sanitizer_{tool}", command, 75, missing, parse_sanitizer)
 
@@ -329,12 +332,18 @@ def nccl_step(place):
 
 def make_steps(place, gpu):
     """The most valuable first: what is right, how fast it is, the rest."""
-    golden = os.path.join(place.prefix, "bin", "heddle_golden_cuda")
+
+    def golden(what):
+        program = os.path.join(place.prefix, "bin", "heddle_golden_cuda")
+        return Step(f"golden_{what.lower()}", [program, f"--gtest_filter=*{what}*"], 60,
+                    place.missing("heddle_golden_cuda"), parse_golden,
+                    {"HEDDLE_GOLDEN": os.path.join(place.data, "tests/golden")})
+
     return [
         Step("doctor", [place.heddle, "doctor"], 60, place.missing(), lambda text: {"text": text}),
         check_step(place, "check_bf16", "bf16", 90, ["--quick"]),
-        Step("golden", [golden], 60, place.missing("heddle_golden_cuda"), parse_golden,
-             {"HEDDLE_GOLDEN": os.path.join(place.data, "tests/golden")}),
+        golden("Attention"),
+        golden("Model"),
         *[bench_step(place, 128, t) for t in (4096, 16384, 2048, 1024, 8192)],
         train_step(place, "SSSL", gpu),
         train_step(place, "L", gpu),

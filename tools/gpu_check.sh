@@ -14,7 +14,10 @@ fi
 
 root=$(dirname "$here")
 prefix=$root/build/cuda
-if [[ " $* " != *" --dry-run "* ]] && [ ! -e "$prefix/lib/heddle/plugins/heddle_cuda_flash.so" ]; then
-  bash "$root/tools/build.sh" cuda
+if [[ " $* " != *" --dry-run "* ]]; then
+  for built in bin/heddle bin/heddle_golden_cuda lib/heddle/libheddle_cuda.so \
+               lib/heddle/plugins/heddle_cuda_flash.so; do
+    [ -e "$prefix/$built" ] || { bash "$root/tools/build.sh" cuda; break; }
+  done
 fi
 exec python3 "$here/gpu_check.py" --prefix "$prefix" --data "$root" "$@"

@@ -124,6 +124,12 @@ class Parsers(unittest.TestCase):
         with self.assertRaises(Skip):
             gpu_check.parse_sanitizer("Error: Device not supported\n")
 
+    def test_golden(self):
+        self.assertEqual(gpu_check.parse_golden("x\n[  PASSED  ] 6 tests.\n"),
+                         {"summary": "[  PASSED  ] 6 tests."})
+        with self.assertRaisesRegex(Skip, "libcublasLt is not found"):
+            gpu_check.parse_golden("[cuda] cuBLASLt cannot be loaded: libcublasLt.so.13\n")
+
     def test_train(self):
         lines = [{"train/tok_per_sec": r, "train/mfu": r / 1e6, "train/loss": 3.0}
                  for r in (1, 50, 100, 300, 200)]
