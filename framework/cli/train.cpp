@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/cli/commands.h"
+#include "framework/cli/out_of_memory.h"
 #include "framework/config/check.h"
 #include "framework/config/load.h"
 #include "framework/core/log.h"
@@ -59,6 +60,7 @@ void run_train(const TrainOptions& options) {
   try {
     train(options, config, launch, signals, watchdog, &run, &trainer);
   } catch (const Error& e) {
+    if (out_of_memory(e)) std::fputs(memory_plan(config, launch).c_str(), stderr);
     watchdog.fail(e.what(), e.code(),
                   e.code() == ExitCode::kCommunication ? Watchdog::Cause::kCollective
                                                        : Watchdog::Cause::kOwn);

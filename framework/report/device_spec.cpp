@@ -27,6 +27,8 @@ Error usage_error(std::string message, std::string remedy) {
 // Muon's products are large ones alone: 60 % is assumed. Latencies: NCCL's own tuning table for
 // rings with its simple protocol, 3.4 us over NVLink and 14 us over the network.
 constexpr double kGpuModelShare = 0.49, kGpuMuonShare = 0.60;
+// Context, library workspaces, NCCL's channels.
+constexpr double kGpuReserve = 2 * kGiB;
 constexpr Link kNvlink4 = {370e9, 3.4e-6};
 constexpr Link kNvlink3 = {230e9, 3.4e-6};
 
@@ -40,6 +42,7 @@ DeviceSpec gpu(std::string name, double peak, double memory, double memory_rate,
   d.model_share = kGpuModelShare;
   d.optimizer_share = kGpuMuonShare;
   d.memory_bytes = memory;
+  d.reserved_bytes = kGpuReserve;
   d.memory_bytes_per_s = memory_rate;
   d.ring = true;
   d.overlap = 1.0;

@@ -22,7 +22,7 @@ struct DeviceSpec {
   // `processors` threads reach peak_flops. Otherwise every rank has a device of its own.
   bool shared_host = false;
   int64_t processors = 1;
-  int64_t compute_bytes = 4;   // of an activation, and of the weights that products read
+  int64_t compute_bytes = 4;   // of an element of the weights that products read
   int64_t exchange_bytes = 4;  // of a gradient or parameter on the wire
   double peak_flops = 0;       // FLOP/s
   double model_share = 0;      // of the peak that forward and backward reach as a whole
@@ -30,6 +30,7 @@ struct DeviceSpec {
   double thread_share = 1;
   double optimizer_share = 0;  // of the peak that Muon's products reach
   double memory_bytes = 0;
+  double reserved_bytes = 0;      // of them, for what is there before the model
   double memory_bytes_per_s = 0;  // what AdamW is bound by
   // Rings (NCCL): neighbours pass pieces on, so that a host sends each piece once. Otherwise every
   // rank sends every other rank its piece.

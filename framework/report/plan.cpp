@@ -18,9 +18,6 @@
 namespace heddle {
 namespace {
 
-// What a GPU holds before the model: context, library workspaces, NCCL's channels.
-constexpr double kGpuReserve = 2.0 * 1024 * 1024 * 1024;
-
 // The ranks of a run and what each of them does at a level.
 struct Division {
   Ownership ownership;
@@ -68,7 +65,7 @@ int64_t threads_of_rank(const PlanRequest& r) {
 }
 
 double rank_memory(const PlanRequest& r) {
-  if (!r.device.shared_host) return r.device.memory_bytes - kGpuReserve;
+  if (!r.device.shared_host) return r.device.memory_bytes - r.device.reserved_bytes;
   return r.device.memory_bytes / static_cast<double>(r.topology.ranks_per_host);
 }
 
@@ -139,14 +136,13 @@ std::vector<MemoryItem> memory_of(const PlanRequest& r, const RunPlan& plan, con
   const auto compute = static_cast<size_t>(r.device.compute_bytes);
   const size_t workspace = r.attention_workspace(plan.spec, plan.micro_batch);
   std::vector<MemoryItem> items;
-  for (MemoryItem item :
+  for (const MemoryItem& item :
        plan_memory(plan.spec, plan.micro_batch, plan.spec.sequence_len, true, workspace)) {
     if (item.kind == "gradients") {
       for (const MemoryItem& g : largest_gradients(d)) items.push_back(g);
       continue;
     }
-    // The plan counts fp32; masters and gradients stay in it where products read bf16.
-    if (item.kind == "activations") item.bytes = item.bytes / sizeof(float) * compute;
+    // All is fp32 but for a copy of the weights (docs/adr/0006).
     items.push_back(item);
     if (item.kind == "weights" && compute != sizeof(float)) {
       items.push_back({"weights for products", item.bytes / sizeof(float) * compute});

@@ -11,6 +11,8 @@ double gib(double bytes) {
   return bytes / (1024.0 * 1024 * 1024);
 }
 
+constexpr const char* kShardNote = "\n* dist.shard of this configuration\n";
+
 std::string time_text(double seconds) {
   if (seconds >= 10) return fmt::format("{:.1f} s", seconds);
   return fmt::format("{:.2f} ms", seconds * 1e3);
@@ -83,7 +85,7 @@ std::vector<std::string> memory_kinds(const RunPlan& plan) {
   return kinds;
 }
 
-std::string memory_text(const RunPlan& plan, const PlanNotes& notes) {
+std::string memory_table(const RunPlan& plan, const PlanNotes& notes) {
   std::string text = header(plan, notes, "memory of a rank, GiB");
   for (const std::string& kind : memory_kinds(plan)) {
     text += row(plan, kind, [&](const LevelPlan& l) {
@@ -124,10 +126,16 @@ std::string time_table(const RunPlan& plan, const PlanNotes& notes) {
 
 }  // namespace
 
+std::string memory_text(const RunPlan& plan, const PlanNotes& notes) {
+  std::string text = batch_text(plan) + memory_table(plan, notes) + kShardNote;
+  if (!notes.advice.empty()) text += notes.advice + "\n";
+  return text;
+}
+
 std::string plan_text(const PlanRequest& request, const RunPlan& plan, const PlanNotes& notes) {
   std::string text = model_text(plan) + machine_text(request, plan) + batch_text(plan);
-  text += memory_text(plan, notes) + time_table(plan, notes);
-  text += "\n* dist.shard of this configuration\n";
+  text += memory_table(plan, notes) + time_table(plan, notes);
+  text += kShardNote;
   if (notes.measured_seconds > 0) {
     const double predicted = plan.level(notes.level).time.total();
     text +=

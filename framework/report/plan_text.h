@@ -16,6 +16,8 @@ struct PlanNotes {
   double measured_seconds = 0;           // of a step of the same run, 0: unknown
 };
 
+// The memory of a rank alone, and the advice.
+std::string memory_text(const RunPlan& plan, const PlanNotes& notes);
 std::string plan_text(const PlanRequest& request, const RunPlan& plan, const PlanNotes& notes);
 json::object plan_json(const PlanRequest& request, const RunPlan& plan, const PlanNotes& notes);
 

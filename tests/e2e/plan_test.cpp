@@ -48,7 +48,7 @@ TEST(PlanCommand, SaysWhatToChangeWhenItDoesNotFit) {
       run_heddle({"plan", kSpeedRun, "train.device_batch_size=32", "train.total_batch_size=2097152",
                   "--device", "a100", "--set", "memory_bytes=48e9"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
-  expect_says(r.out, {"A rank needs", "train.device_batch_size: 16"});
+  expect_says(r.out, {"A rank needs", "train.device_batch_size: 8"});
 }
 
 TEST(PlanCommand, NodesInARowGiveATable) {

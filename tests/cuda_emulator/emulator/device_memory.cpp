@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -28,10 +29,13 @@ DeviceMemory::DeviceMemory() {
   if (base == MAP_FAILED) throw std::bad_alloc();
   base_ = static_cast<char*>(base);
   next_ = base_ + kGap;
+  if (const char* mebibytes = std::getenv("HEDDLE_EMULATED_MEMORY_MIB")) {
+    capacity_ = static_cast<size_t>(std::atoll(mebibytes)) << 20;
+  }
 }
 
 void* DeviceMemory::allocate(size_t bytes) {
-  if (bytes > kCapacity || used_ + bytes > kCapacity) return nullptr;
+  if (bytes > capacity_ || used_ + bytes > capacity_) return nullptr;
   char* data = next_;
   if (data + pages(bytes) + kGap > base_ + kHeapBytes) return nullptr;
   if (::mprotect(data, pages(bytes), PROT_READ | PROT_WRITE) != 0) return nullptr;

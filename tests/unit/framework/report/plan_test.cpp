@@ -90,14 +90,14 @@ TEST(Plan, ShardingTakesMemoryAwayLevelByLevel) {
   EXPECT_GT(gradients.sent_bytes, optimizer.sent_bytes);  // two micro-steps
 }
 
-TEST(Plan, Bf16HalvesActivationsAndKeepsMasterWeights) {
+TEST(Plan, Bf16AddsACopyOfTheWeights) {
   PlanRequest r = request(1, 1);
   const RunPlan fp32 = make_plan(r);
   r.device.compute_bytes = 2;
   const RunPlan bf16 = make_plan(r);
   const LevelPlan& a = fp32.levels.front();
   const LevelPlan& b = bf16.levels.front();
-  EXPECT_EQ(bytes_of(b, "activations"), bytes_of(a, "activations") / 2);
+  EXPECT_EQ(bytes_of(b, "activations"), bytes_of(a, "activations"));
   EXPECT_EQ(bytes_of(b, "weights"), bytes_of(a, "weights"));
   EXPECT_EQ(bytes_of(b, "weights for products"), bytes_of(a, "weights") / 2);
 }
