@@ -72,6 +72,9 @@ class AttentionHost {
   virtual std::string explain() const = 0;
   // Name of the backend chosen for a kind.
   virtual const std::string& backend(const AttentionLayerKind& kind) const = 0;
+  // Why calls of the selected backends must not be recorded and replayed (Device::make_replay);
+  // empty: they may.
+  virtual std::string replay_refusal() const = 0;
   // Plugin, version, crc32c of its file and the kernels, per kind: equal on ranks that agree.
   virtual std::string fingerprint() const = 0;
 

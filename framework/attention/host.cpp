@@ -27,6 +27,7 @@ class Host final : public AttentionHost {
   const std::string& backend(const AttentionLayerKind& kind) const override {
     return selected(kind).backend->name();
   }
+  std::string replay_refusal() const override;
   std::string fingerprint() const override;
 
   BoundAttention& bind_forward(const AttentionLayerKind& kind, int64_t batch, int64_t seq_len,
@@ -144,6 +145,17 @@ void Host::select(const std::vector<AttentionLayerKind>& kinds, int64_t batch, i
       selections_.push_back(std::move(chosen));
     }
   }
+}
+
+std::string Host::replay_refusal() const {
+  if (validate_) return "attention.validate looks at every call";
+  for (const Selection& s : selections_) {
+    const PluginContext* context = s.backend->context();
+    if (context->has(HEDDLE_PROP_ALLOCATES)) {
+      return fmt::format("attention backend '{}' allocates in its calls", s.backend->name());
+    }
+  }
+  return {};
 }
 
 std::string Host::explain() const {

@@ -87,8 +87,9 @@ struct TrainConfig {
 
 // What a rank computes on.
 struct DeviceConfig {
-  std::string kind = "auto";       // auto | cpu | cuda
-  std::string precision = "auto";  // auto | fp32 | bf16
+  std::string kind = "auto";        // auto | cpu | cuda
+  std::string precision = "auto";   // auto | fp32 | bf16
+  std::string cuda_graph = "auto";  // auto | always | never
 
   bool operator==(const DeviceConfig&) const = default;
 };

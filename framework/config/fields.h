@@ -128,6 +128,9 @@ void visit_fields(DeviceConfig& c, V& v) {
           "what a rank computes on; auto: a CUDA device where there is one, else the CPU");
   v.field("precision", c.precision, one_of({"auto", "fp32", "bf16"}),
           "of products and attention on CUDA, weights stay fp32; auto: bf16. A CPU computes in fp32");
+  v.field("cuda_graph", c.cuda_graph, one_of({"auto", "always", "never"}),
+          "record a micro-step and an update once and launch them as CUDA graphs; auto: where that "
+          "is possible (one rank, no attention.validate, a plugin that does not allocate)");
 }
 
 template <class V>

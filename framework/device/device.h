@@ -18,6 +18,16 @@ enum class DeviceType : uint32_t { kCpu = 1, kCuda = 2 };
 // A zeroed block of device memory that frees itself.
 using DeviceBuffer = std::shared_ptr<void>;
 
+// Operations that are enqueued again and again, by a device that can record them.
+class Replay {
+ public:
+  virtual ~Replay() = default;
+  // Enqueues what `body` enqueues: by calling it, or, once it has been recorded, from the record.
+  // Every call of body enqueues the same operations with the same arguments, and nothing but the
+  // first waits or allocates; what body does on the host may be left out.
+  virtual void run(const std::function<void()>& body) = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -48,6 +58,8 @@ class Device {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
         .count();
   }
+  // nullptr: the device does not record. Ends before the device.
+  virtual std::unique_ptr<Replay> make_replay() { return nullptr; }
   // What attention plugins get as heddle_attention_call::stream; nullptr on CPU.
   virtual void* stream() = 0;
 

@@ -27,7 +27,12 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, int local_rank, 
     if (note != nullptr && module != nullptr) *note = why;
     return make_cpu_device();
   }
-  return module->make_device(devices == 1 ? 0 : local_rank, config.precision != "fp32");
+  CudaOptions options;
+  options.bf16 = config.precision != "fp32";
+  options.graphs = config.cuda_graph == "never"    ? CudaOptions::Graphs::kOff
+                   : config.cuda_graph == "always" ? CudaOptions::Graphs::kRequired
+                                                   : CudaOptions::Graphs::kWherePossible;
+  return module->make_device(devices == 1 ? 0 : local_rank, options);
 }
 
 }  // namespace heddle

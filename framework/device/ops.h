@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "framework/core/tensor.h"
 
@@ -54,10 +55,26 @@ struct RopeNorm {
   float scale = 1.0f;
 };
 
+// What changes from step to step lies in device memory, so that a recorded step (Device::
+// make_replay) reads the values of the day.
+struct AdamWValues {
+  float beta1 = 0, beta2 = 0, eps = 0;
+  float decay = 0;           // 1 - lr * weight_decay
+  float step_size = 0;       // lr / (1 - beta1^n)
+  float inv_sqrt_bias2 = 0;  // (1 - beta2^n)^-1/2
+  float grad_scale = 1;      // gradients are multiplied by it as they are read
+};
 struct AdamWStep {
   float lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
-  int64_t step = 1;         // counted from 1, for the bias correction
-  float grad_scale = 1.0f;  // gradients are multiplied by it as they are read
+  int64_t step = 1;  // n, counted from 1
+  float grad_scale = 1.0f;
+  AdamWValues values() const;
+};
+struct MuonValues {
+  float lr = 0;  // with the factor sqrt(max(1, rows / cols))
+  float momentum = 0;
+  float weight_decay = 0;
+  float grad_scale = 1;
 };
 
 class Ops {
@@ -69,8 +86,9 @@ class Ops {
   virtual void copy(float* dst, const float* src, int64_t n) = 0;
   // dst += src
   virtual void add(float* dst, const float* src, int64_t n) = 0;
-  // sum of squares in fp64; blocks until it is known
-  virtual double sum_squares(const float* x, int64_t n) = 0;
+  // sums[i], on the host: of the squares of tensors[i], in fp64. Blocks once, until all are known.
+  virtual void sums_of_squares(std::span<const std::span<const float>> tensors, double* sums) = 0;
+  double sum_squares(const float* x, int64_t n);
   // between fp32 and bf16 (to nearest even)
   virtual void convert(const Matrix& from, const Matrix& to) = 0;
 
@@ -79,8 +97,8 @@ class Ops {
   virtual void matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b, const Matrix& c,
                       float alpha = 1.0f, float beta = 0.0f) = 0;
   // These n floats do not change before they are announced again, uploaded, or updated in
-  // run_independent() or adamw(), and are about to be read by several products: a device that
-  // computes in bf16 rounds them once for all.
+  // run_independent(), adamw() or a replay, and are about to be read by several products: a device
+  // that computes in bf16 rounds them once for all.
   virtual void announce_weights(const float* weights, int64_t n) = 0;
   // Calls body(i, worker) for i in [0, n); bodies are independent and may run side by side, each
   // on one worker (< workers()), where their products use one thread.
@@ -161,16 +179,17 @@ class Ops {
   virtual void round_exact(const double* high, const double* low, float* x, int64_t n) = 0;
 
   // ---- optimizer
-  // p -= lr*wd*p; m, v: running mean and square; p -= lr * mhat / (sqrt(vhat) + eps)
-  virtual void adamw(const AdamWStep& step, const float* grad, float* p, float* m, float* v,
+  // `values` are device memory. p -= lr*wd*p; m, v: running mean and square;
+  // p -= lr * mhat / (sqrt(vhat) + eps)
+  virtual void adamw(const AdamWValues* values, const float* grad, float* p, float* m, float* v,
                      int64_t n) = 0;
   // Muon steps 1-3 on one (rows, cols) matrix: momentum, Nesterov, row equilibration, division by
   // 1.01*||.||_F: x = what the polar iteration starts from.
-  virtual void muon_prepare(const float* grad, float grad_scale, float momentum, float* momentum_m,
+  virtual void muon_prepare(const MuonValues* values, const float* grad, float* momentum,
                             int64_t rows, int64_t cols, float* x) = 0;
   // Muon steps 5-7: norm snap, NorMuon variance reduction (second: rows values if rows >= cols,
-  // else cols), cautious decay, update of p. lr already holds sqrt(max(1, rows/cols)). x is spoilt.
-  virtual void muon_finish(float* x, float* second, float beta2, float lr, float weight_decay,
+  // else cols), cautious decay, update of p. x is spoilt.
+  virtual void muon_finish(const MuonValues* values, float* x, float* second, float beta2,
                            int64_t rows, int64_t cols, float* p) = 0;
 };
 

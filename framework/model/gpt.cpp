@@ -123,6 +123,7 @@ void Gpt::point_gradients() {
 }
 
 void Gpt::place_gradients(int64_t begin, int64_t end, float* where) {
+  replays_.clear();
   for (const GradientPointer& p : gradient_pointers_) {
     if (p.offset >= begin && p.offset < end) p.set(where + (p.offset - begin));
   }
@@ -177,9 +178,30 @@ LossSum Gpt::forward_backward(const int32_t* tokens, const int32_t* targets, int
   const Pass pass{batch, seq_len_};
   upload_tokens(tokens, pass);
   upload_targets(targets, pass);
-  forward(pass);
-  backward(pass);
+  const auto enqueue = [this, &pass] {
+    forward(pass);
+    backward(pass);
+  };
+  if (Replay* replay = replay_of(batch)) {
+    replay->run(enqueue);
+  } else {
+    enqueue();
+  }
   return collect_loss(targets, pass.rows());
+}
+
+std::string Gpt::replay_refusal() const {
+  if (device_.make_replay() == nullptr) return device_.description() + " does not record";
+  if (hooks_ != nullptr && !hooks_->idle()) return "ranks exchange gradients inside a pass";
+  return attention_.replay_refusal();
+}
+
+Replay* Gpt::replay_of(int64_t batch) {
+  auto it = replays_.find(batch);
+  if (it == replays_.end()) {
+    it = replays_.emplace(batch, replay_refusal().empty() ? device_.make_replay() : nullptr).first;
+  }
+  return it->second.get();
 }
 
 LossSum Gpt::evaluate(const int32_t* tokens, const int32_t* targets, int64_t batch, float* losses,
@@ -210,6 +232,7 @@ void Gpt::logits(const int32_t* tokens, int64_t batch, const int64_t* rows, int6
 void* Gpt::workspace(size_t bytes) {
   if (bytes <= acts_.workspace_bytes) return acts_.workspace;
   if (bytes > extra_workspace_bytes_) {
+    replays_.clear();
     extra_workspace_ = device_.allocate(bytes, "attention workspace");
     extra_workspace_bytes_ = bytes;
   }

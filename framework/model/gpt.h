@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,6 +71,10 @@ class Gpt {
   void init_params(uint64_t seed);
   void zero_grads();
 
+  // Why forward_backward() is enqueued operation by operation and not replayed from a record
+  // (Device::make_replay); empty: it is replayed.
+  std::string replay_refusal() const;
+
   // Called around the parts of every pass from now on; nullptr: nobody. Outlives the passes.
   void set_hooks(PassHooks* hooks) { hooks_ = hooks; }
   // Gradients of the parameters at offsets [begin, end) of the layout are added to `where` and on.
@@ -118,6 +123,9 @@ class Gpt {
   void upload_tokens(const int32_t* tokens, const Pass& pass);
   void upload_targets(const int32_t* targets, const Pass& pass);
   LossSum collect_loss(const int32_t* targets, int64_t n);
+
+  // nullptr: passes of this batch are not replayed.
+  Replay* replay_of(int64_t batch);
 
   // forward.cpp
   void forward(const Pass& pass);
@@ -194,6 +202,7 @@ class Gpt {
   };
   std::vector<GradientPointer> gradient_pointers_;
   PassHooks* hooks_ = nullptr;
+  std::map<int64_t, std::unique_ptr<Replay>> replays_;  // of forward_backward(), per batch
   std::vector<float> host_losses_;
   std::vector<int32_t> host_piece_;  // tokens of a decoding piece
   std::vector<int64_t> host_rows_;   // rows whose logits a piece wants

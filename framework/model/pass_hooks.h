@@ -21,6 +21,8 @@ class PassHooks {
   virtual void after_backward(int64_t part) = 0;
   // Between two operations of a backward pass.
   virtual void poll() = 0;
+  // None of these calls does anything: a recorded pass may leave them out.
+  virtual bool idle() const { return false; }
 };
 
 }  // namespace heddle

@@ -24,14 +24,14 @@ Matrix polar_express(Ops& ops, const Matrix& x, const Matrix& spare, const Matri
   return from;
 }
 
-void muon_update(Ops& ops, const MuonStep& step, int64_t rows, int64_t cols, const float* grad,
+void muon_update(Ops& ops, const MuonValues* values, int64_t rows, int64_t cols, const float* grad,
                  float* p, float* momentum, float* second, const MuonScratch& scratch) {
   const int64_t side = std::min(rows, cols);
-  ops.muon_prepare(grad, step.grad_scale, step.momentum, momentum, rows, cols, scratch.x);
+  ops.muon_prepare(values, grad, momentum, rows, cols, scratch.x);
   const Matrix polar =
       polar_express(ops, matrix(scratch.x, rows, cols), matrix(scratch.spare, rows, cols),
                     matrix(scratch.gram, side, side), matrix(scratch.poly, side, side));
-  ops.muon_finish(polar.f32(), second, kNorMuonBeta2, step.lr, step.weight_decay, rows, cols, p);
+  ops.muon_finish(values, polar.f32(), second, kNorMuonBeta2, rows, cols, p);
 }
 
 }  // namespace heddle

@@ -34,13 +34,6 @@ inline constexpr float kNorMuonBeta2 = 0.9f;
 Matrix polar_express(Ops& ops, const Matrix& x, const Matrix& spare, const Matrix& gram,
                      const Matrix& poly);
 
-struct MuonStep {
-  float lr = 0;  // with the factor sqrt(max(1, rows / cols))
-  float momentum = 0;
-  float weight_decay = 0;
-  float grad_scale = 1;  // gradients are multiplied by it as they are read
-};
-
 // One worker's memory: x and spare hold rows * cols, gram and poly min(rows, cols)^2 floats.
 struct MuonScratch {
   float* x = nullptr;
@@ -49,9 +42,9 @@ struct MuonScratch {
   float* poly = nullptr;
 };
 
-// p (rows, cols) <- one step with grad. momentum (rows, cols) and second (rows values if rows >=
-// cols, else cols) are the state, zero before the first step.
-void muon_update(Ops& ops, const MuonStep& step, int64_t rows, int64_t cols, const float* grad,
+// p (rows, cols) <- one step with grad; `values` are on the device. momentum (rows, cols) and
+// second (rows values if rows >= cols, else cols) are the state, zero before the first step.
+void muon_update(Ops& ops, const MuonValues* values, int64_t rows, int64_t cols, const float* grad,
                  float* p, float* momentum, float* second, const MuonScratch& scratch);
 
 }  // namespace heddle

@@ -36,7 +36,13 @@ Optimizer::Optimizer(const OptimConfig& config, OptimPlan plan, int64_t num_iter
       second_(allocate(device, plan_.second_size, "Muon second moments")),
       scratch_(allocate(
           device, plan_.scratch_bytes(device.ops().workers()) / static_cast<int64_t>(sizeof(float)),
-          "Muon scratch")) {}
+          "Muon scratch")),
+      adamw_values_(plan_.adamw.size()),
+      muon_values_(plan_.muon.size()),
+      device_adamw_values_(
+          device.allocate(adamw_values_.size() * sizeof(AdamWValues), "AdamW rates")),
+      device_muon_values_(device.allocate(muon_values_.size() * sizeof(MuonValues), "Muon rates")) {
+}
 
 StepValues Optimizer::values(int64_t iteration) const {
   return {lr_multiplier(config_, num_iterations_, iteration),
@@ -55,52 +61,86 @@ void Optimizer::step(int64_t iteration, float* params, const float* grads, float
 }
 
 void Optimizer::step_adamw(int64_t iteration, float* params, const float* grads, float grad_scale) {
-  const StepInput in = {iteration, values(iteration), params, grads, grad_scale};
-  for (const AdamWTask& task : plan_.adamw) update(task, in);
+  place(params, grads);
+  const StepValues now = values(iteration);
+  for (size_t i = 0; i < plan_.adamw.size(); ++i) {
+    const AdamWGroup& group = plan_.adamw[i].group;
+    AdamWStep step;
+    step.lr = static_cast<float>(group.lr * now.lr_multiplier);
+    step.beta1 = static_cast<float>(group.beta1);
+    step.beta2 = static_cast<float>(group.beta2);
+    step.eps = static_cast<float>(group.eps);
+    step.weight_decay = static_cast<float>(group.weight_decay);
+    step.step = iteration + 1;
+    step.grad_scale = grad_scale;
+    adamw_values_[i] = step.values();
+  }
+  device_.upload(device_adamw_values_.get(), adamw_values_.data(),
+                 adamw_values_.size() * sizeof(AdamWValues));
+  const auto all = [this] {
+    for (size_t i = 0; i < plan_.adamw.size(); ++i) update(plan_.adamw[i], i);
+  };
+  replay(adamw_replay_, all);
 }
 
 void Optimizer::step_muon(int64_t iteration, float* params, const float* grads, float grad_scale,
                           const std::function<void()>& between) {
-  const StepInput in = {iteration, values(iteration), params, grads, grad_scale};
+  place(params, grads);
+  const StepValues now = values(iteration);
+  for (size_t i = 0; i < plan_.muon.size(); ++i) {
+    muon_values_[i] = {static_cast<float>(plan_.muon[i].lr * now.lr_multiplier),
+                       static_cast<float>(now.muon_momentum),
+                       static_cast<float>(now.muon_weight_decay), grad_scale};
+  }
+  device_.upload(device_muon_values_.get(), muon_values_.data(),
+                 muon_values_.size() * sizeof(MuonValues));
   const struct {
     Optimizer* self;
-    const StepInput* in;
     const std::function<void()>* between;
-  } call{this, &in, &between};
+  } call{this, &between};
   // One pointer fits into std::function without an allocation. Worker 0 is the calling thread.
-  device_.ops().run_independent(static_cast<int64_t>(plan_.muon.size()),
-                                [&call](int64_t i, int worker) {
-                                  call.self->update(call.self->plan_.muon[i], worker, *call.in);
-                                  if (worker == 0) (*call.between)();
-                                });
+  const auto all = [&call] {
+    call.self->device_.ops().run_independent(
+        static_cast<int64_t>(call.self->plan_.muon.size()), [&call](int64_t i, int worker) {
+          call.self->update(call.self->plan_.muon[static_cast<size_t>(i)], static_cast<size_t>(i),
+                            worker);
+          if (worker == 0) (*call.between)();
+        });
+  };
+  replay(muon_replay_, all);
 }
 
-void Optimizer::update(const AdamWTask& task, const StepInput& in) {
-  AdamWStep step;
-  step.lr = static_cast<float>(task.group.lr * in.values.lr_multiplier);
-  step.beta1 = static_cast<float>(task.group.beta1);
-  step.beta2 = static_cast<float>(task.group.beta2);
-  step.eps = static_cast<float>(task.group.eps);
-  step.weight_decay = static_cast<float>(task.group.weight_decay);
-  step.step = in.iteration + 1;
-  step.grad_scale = in.grad_scale;
-  device_.ops().adamw(step, in.grads + task.grad, in.params + task.param.offset + task.begin,
+// Where a step works. A record knows the old places only.
+void Optimizer::place(float* params, const float* grads) {
+  if (params == params_ && grads == grads_) return;
+  params_ = params;
+  grads_ = grads;
+  adamw_replay_ = device_.make_replay();
+  muon_replay_ = device_.make_replay();
+}
+
+void Optimizer::replay(const std::unique_ptr<Replay>& replay, const std::function<void()>& body) {
+  if (replay) {
+    replay->run(body);
+  } else {
+    body();
+  }
+}
+
+void Optimizer::update(const AdamWTask& task, size_t i) {
+  device_.ops().adamw(static_cast<const AdamWValues*>(device_adamw_values_.get()) + i,
+                      grads_ + task.grad, params_ + task.param.offset + task.begin,
                       f32(mean_) + task.state, f32(square_) + task.state, task.count);
 }
 
-void Optimizer::update(const MuonTask& task, int worker, const StepInput& in) {
-  MuonStep step;
-  step.lr = static_cast<float>(task.lr * in.values.lr_multiplier);
-  step.momentum = static_cast<float>(in.values.muon_momentum);
-  step.weight_decay = static_cast<float>(in.values.muon_weight_decay);
-  step.grad_scale = in.grad_scale;
+void Optimizer::update(const MuonTask& task, size_t i, int worker) {
   float* base = f32(scratch_) + worker * 2 * (plan_.matrix_scratch + plan_.gram_scratch);
   float* grams = base + 2 * plan_.matrix_scratch;
   const MuonScratch scratch = {base, base + plan_.matrix_scratch, grams,
                                grams + plan_.gram_scratch};
-  muon_update(device_.ops(), step, task.param.rows, task.param.cols, in.grads + task.grad,
-              in.params + task.param.offset, f32(momentum_) + task.momentum,
-              f32(second_) + task.second, scratch);
+  muon_update(device_.ops(), static_cast<const MuonValues*>(device_muon_values_.get()) + i,
+              task.param.rows, task.param.cols, grads_ + task.grad, params_ + task.param.offset,
+              f32(momentum_) + task.momentum, f32(second_) + task.second, scratch);
 }
 
 std::vector<StateTensor> Optimizer::state() const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -75,15 +76,10 @@ class Optimizer {
   const OptimConfig& config() const { return config_; }
 
  private:
-  struct StepInput {
-    int64_t iteration;
-    StepValues values;
-    float* params;
-    const float* grads;
-    float grad_scale;
-  };
-  void update(const AdamWTask& task, const StepInput& in);
-  void update(const MuonTask& task, int worker, const StepInput& in);
+  void place(float* params, const float* grads);
+  static void replay(const std::unique_ptr<Replay>& replay, const std::function<void()>& body);
+  void update(const AdamWTask& task, size_t i);
+  void update(const MuonTask& task, size_t i, int worker);
 
   OptimConfig config_;
   int64_t num_iterations_;
@@ -92,6 +88,13 @@ class Optimizer {
   DeviceBuffer mean_, square_;      // AdamW
   DeviceBuffer momentum_, second_;  // Muon
   DeviceBuffer scratch_;            // Muon, per worker: x, spare, gram, poly
+  // What changes from step to step, per task: here, and where operations read it.
+  std::vector<AdamWValues> adamw_values_;
+  std::vector<MuonValues> muon_values_;
+  DeviceBuffer device_adamw_values_, device_muon_values_;
+  float* params_ = nullptr;
+  const float* grads_ = nullptr;
+  std::unique_ptr<Replay> adamw_replay_, muon_replay_;  // nullptr: the device does not record
 };
 
 }  // namespace heddle

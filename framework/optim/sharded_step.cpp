@@ -152,6 +152,8 @@ void ShardedStep::plan_norm() {
         options_.level == ShardLevel::kGradients ? own_.shard_offset(comm_.rank(), flat) : flat;
     norm_parts_.push_back({offset, p.count, place});
   }
+  norm_tensors_.resize(norm_parts_.size());
+  norm_sums_.resize(norm_parts_.size());
 }
 
 const float* ShardedStep::gradients() const {
@@ -299,9 +301,12 @@ StepTotals ShardedStep::gather_totals(int signal) {
   gathered_[own] = loss_.nats;
   gathered_[own + 1] = static_cast<double>(loss_.tokens);
   gathered_[own + 2] = signal;
-  for (const NormPart& part : norm_parts_) {
-    gathered_[part.place] = ops_.sum_squares(gradients() + part.offset, part.count);
+  for (size_t i = 0; i < norm_parts_.size(); ++i) {
+    norm_tensors_[i] = {gradients() + norm_parts_[i].offset,
+                        static_cast<size_t>(norm_parts_[i].count)};
   }
+  ops_.sums_of_squares(norm_tensors_, norm_sums_.data());
+  for (size_t i = 0; i < norm_parts_.size(); ++i) gathered_[norm_parts_[i].place] = norm_sums_[i];
   comm_.all_gather(std::span<double>(gathered_), gather_counts_);
 
   StepTotals totals;
@@ -325,13 +330,13 @@ void ShardedStep::start_gather(size_t b) {
 void ShardedStep::update(int64_t iteration, float grad_scale) {
   const bool gathers = options_.level != ShardLevel::kNone;
   optimizer_.step_adamw(iteration, model_.params(), gradients(), grad_scale);
-  model_.device().synchronize();
   if (gathers) {
+    model_.device().synchronize();
     for (const size_t b : gather_first_) start_gather(b);
   }
   optimizer_.step_muon(iteration, model_.params(), gradients(), grad_scale, poll_);
-  model_.device().synchronize();
   if (gathers) {
+    model_.device().synchronize();
     for (const size_t b : gather_last_) start_gather(b);
   }
 }

@@ -70,6 +70,7 @@ class ShardedStep : public PassHooks {
   void before_backward(int64_t part) override;
   void after_backward(int64_t part) override;
   void poll() override { comm_.poll(); }
+  bool idle() const override { return comm_.world_size() == 1; }
 
  private:
   // Room for a bucket's gradients of one micro-step.
@@ -114,6 +115,8 @@ class ShardedStep : public PassHooks {
     size_t place = 0;               // in gathered_
   };
   std::vector<NormPart> norm_parts_;
+  std::vector<std::span<const float>> norm_tensors_;
+  std::vector<double> norm_sums_;
   std::vector<size_t> norm_places_;  // in gathered_, in the order of the sum
   std::vector<double> gathered_;
   std::vector<int64_t> gather_counts_;

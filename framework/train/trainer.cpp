@@ -57,6 +57,11 @@ Trainer::Trainer(Run run, StopSignals& signals, Watchdog& watchdog)
       plan_optimizer(c.optim, ownership_, shard.level, run_.comm->rank(), c.train.total_batch_size),
       c.train.num_iterations, *run_.device);
   sharded_ = std::make_unique<ShardedStep>(shard, ownership_, *model_, *optimizer_, *run_.comm);
+  if (c.device.cuda_graph == "always") {
+    if (const std::string why = model_->replay_refusal(); !why.empty()) {
+      throw config_error("device.cuda_graph: always, but " + why, "set device.cuda_graph: auto");
+    }
+  }
   const auto micro_tokens = static_cast<size_t>(run_.batch.micro_batch * run_.spec.sequence_len);
   tokens_.resize(micro_tokens);
   targets_.resize(micro_tokens);

@@ -10,14 +10,16 @@
 
 namespace heddle::testing {
 
-inline std::unique_ptr<Device> emulated_device(const std::string& precision) {
+inline std::unique_ptr<Device> emulated_device(const std::string& precision,
+                                               const std::string& cuda_graph = "auto") {
   setenv("HEDDLE_CUDA_MODULE", HEDDLE_EMULATED "/libheddle_cuda.so", 1);
-  return make_device({.kind = "cuda", .precision = precision}, 0);
+  return make_device({.kind = "cuda", .precision = precision, .cuda_graph = cuda_graph}, 0);
 }
 
 struct EmulatedHost {
-  explicit EmulatedHost(const std::string& precision)
-      : device(emulated_device(precision)), attention(AttentionHost::create(config(), *device)) {}
+  explicit EmulatedHost(const std::string& precision, const std::string& cuda_graph = "auto")
+      : device(emulated_device(precision, cuda_graph)),
+        attention(AttentionHost::create(config(), *device)) {}
   static AttentionConfig config() {
     AttentionConfig c;
     c.backend = "cuda_flash";

@@ -209,16 +209,16 @@ class Bench {
   void optimizer(const Shape& s) {
     const int64_t n = s.vocab * s.channels, rows = 4 * s.channels, cols = s.channels;
     Tensor g(n), p(n), m(n), v(n, 0.0f), x(rows * cols), second(rows);
-    row(s, "adamw", 7 * n, [&] {
-      ops_.adamw({1e-3f, 0.8f, 0.96f, 1e-10f, 0.01f, 10, 1.0f}, g, p, m, v, n);
-    });
+    const AdamWValues adamw = AdamWStep{1e-3f, 0.8f, 0.96f, 1e-10f, 0.01f, 10, 1.0f}.values();
+    row(s, "adamw", 7 * n, [&] { ops_.adamw(&adamw, g, p, m, v, n); });
+    const MuonValues muon{0.02f, 0.9f, 0.1f, 1.0f};
     Tensor mg(rows * cols), mm(rows * cols), mp(rows * cols);
     row(s, "muon_prepare", 6 * rows * cols,
-        [&] { ops_.muon_prepare(mg, 1.0f, 0.9f, mm, rows, cols, x); });
+        [&] { ops_.muon_prepare(&muon, mg, mm, rows, cols, x); });
     row(s, "muon_finish tall", 4 * rows * cols,
-        [&] { ops_.muon_finish(x, second, 0.9f, 0.02f, 0.1f, rows, cols, mp); });
+        [&] { ops_.muon_finish(&muon, x, second, 0.9f, rows, cols, mp); });
     row(s, "muon_finish wide", 4 * rows * cols,
-        [&] { ops_.muon_finish(x, second, 0.9f, 0.02f, 0.1f, cols, rows, mp); });
+        [&] { ops_.muon_finish(&muon, x, second, 0.9f, cols, rows, mp); });
   }
 
  private:

@@ -120,10 +120,13 @@ void CpuOps::add(float* dst, const float* src, int64_t n) {
   parallel_elements(n, [&](int64_t at, int64_t count) { table_.add(dst + at, src + at, count); });
 }
 
-double CpuOps::sum_squares(const float* x, int64_t n) {
-  return *sum_pieces(n, 4 * kUnit, kElementGrain, 1, [&](int64_t begin, int64_t end, double* sum) {
-    *sum = table_.sum_squares(x + begin, end - begin);
-  });
+void CpuOps::sums_of_squares(std::span<const std::span<const float>> tensors, double* sums) {
+  for (const std::span<const float> x : tensors) {
+    *sums++ = *sum_pieces(static_cast<int64_t>(x.size()), 4 * kUnit, kElementGrain, 1,
+                          [&](int64_t begin, int64_t end, double* sum) {
+                            *sum = table_.sum_squares(x.data() + begin, end - begin);
+                          });
+  }
 }
 
 void CpuOps::add_exact(float* x, double* high, double* low, int64_t n) {

@@ -18,7 +18,7 @@ class CpuOps : public Ops {
   void zero(void* data, size_t bytes) override;
   void copy(float* dst, const float* src, int64_t n) override;
   void add(float* dst, const float* src, int64_t n) override;
-  double sum_squares(const float* x, int64_t n) override;
+  void sums_of_squares(std::span<const std::span<const float>> tensors, double* sums) override;
   void convert(const Matrix& from, const Matrix& to) override;
 
   void matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b, const Matrix& c,
@@ -68,11 +68,11 @@ class CpuOps : public Ops {
   void add_exact(float* x, double* high, double* low, int64_t n) override;
   void round_exact(const double* high, const double* low, float* x, int64_t n) override;
 
-  void adamw(const AdamWStep& step, const float* grad, float* p, float* m, float* v,
+  void adamw(const AdamWValues* values, const float* grad, float* p, float* m, float* v,
              int64_t n) override;
-  void muon_prepare(const float* grad, float grad_scale, float momentum, float* momentum_m,
-                    int64_t rows, int64_t cols, float* x) override;
-  void muon_finish(float* x, float* second, float beta2, float lr, float weight_decay, int64_t rows,
+  void muon_prepare(const MuonValues* values, const float* grad, float* momentum, int64_t rows,
+                    int64_t cols, float* x) override;
+  void muon_finish(const MuonValues* values, float* x, float* second, float beta2, int64_t rows,
                    int64_t cols, float* p) override;
 
  private:

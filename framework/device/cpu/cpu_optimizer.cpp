@@ -28,29 +28,21 @@ struct LineScratch {
 
 }  // namespace
 
-void CpuOps::adamw(const AdamWStep& step, const float* grad, float* p, float* m, float* v,
+void CpuOps::adamw(const AdamWValues* values, const float* grad, float* p, float* m, float* v,
                    int64_t n) {
-  const double count = static_cast<double>(step.step);
-  const double bias1 = 1.0 - std::pow(static_cast<double>(step.beta1), count);
-  const double bias2 = 1.0 - std::pow(static_cast<double>(step.beta2), count);
-  const kernels::AdamW op{
-      step.beta1,
-      step.beta2,
-      step.eps,
-      static_cast<float>(1.0 - static_cast<double>(step.lr) * step.weight_decay),
-      static_cast<float>(step.lr / bias1),
-      static_cast<float>(1.0 / std::sqrt(bias2)),
-      step.grad_scale};
+  const kernels::AdamW op{values->beta1,     values->beta2,     values->eps,
+                          values->decay,     values->step_size, values->inv_sqrt_bias2,
+                          values->grad_scale};
   parallel_for((n + kUnit - 1) / kUnit, 8, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * kUnit, stop = std::min(n, end * kUnit);
     table_.adamw(op, grad + at, p + at, m + at, v + at, stop - at);
   });
 }
 
-void CpuOps::muon_prepare(const float* grad, float grad_scale, float momentum, float* momentum_m,
+void CpuOps::muon_prepare(const MuonValues* values, const float* grad, float* momentum,
                           int64_t rows, int64_t cols, float* x) {
   LineScratch line(rows);
-  const kernels::MuonMomentum op{grad, grad_scale, momentum, cols, momentum_m, x};
+  const kernels::MuonMomentum op{grad, values->grad_scale, values->momentum, cols, momentum, x};
   parallel_for(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     table_.muon_momentum(op, begin, end, line.squares);
   });
@@ -70,7 +62,7 @@ void CpuOps::muon_prepare(const float* grad, float grad_scale, float momentum, f
   });
 }
 
-void CpuOps::muon_finish(float* x, float* second, float beta2, float lr, float weight_decay,
+void CpuOps::muon_finish(const MuonValues* values, float* x, float* second, float beta2,
                          int64_t rows, int64_t cols, float* p) {
   const bool by_row = rows >= cols;
   const int64_t lines = by_row ? rows : cols, length = by_row ? cols : rows;
@@ -103,9 +95,13 @@ void CpuOps::muon_finish(float* x, float* second, float beta2, float lr, float w
   for (int64_t i = 0; i < lines; ++i) {
     line.factors[i] = static_cast<float>(line.squares[i] * restore);
   }
-  const kernels::MuonUpdate op{
-      x, by_row ? line.factors : nullptr, by_row ? nullptr : line.factors, lr, weight_decay, cols,
-      p};
+  const kernels::MuonUpdate op{x,
+                               by_row ? line.factors : nullptr,
+                               by_row ? nullptr : line.factors,
+                               values->lr,
+                               values->weight_decay,
+                               cols,
+                               p};
   parallel_for(rows, row_grain(cols),
                [&](int64_t begin, int64_t end) { table_.muon_update(op, begin, end); });
 }

@@ -10,6 +10,7 @@
 #include "framework/device/cuda/cuda_error.h"
 #include "framework/device/cuda/cuda_module.h"
 #include "framework/device/cuda/cuda_ops.h"
+#include "framework/device/cuda/cuda_replay.h"
 
 namespace heddle {
 namespace {
@@ -44,8 +45,12 @@ struct Event {
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(const CudaDeviceInfo& info, int units, bool bf16)
-      : info_(info), units_(units), bf16_(bf16), ops_(stream_.handle, bf16, blas_workspace(info.arch)) {}
+  CudaDevice(const CudaDeviceInfo& info, int units, const CudaOptions& options)
+      : info_(info),
+        units_(units),
+        bf16_(options.bf16),
+        graphs_(options.graphs),
+        ops_(stream_.handle, bf16_, blas_workspace(info.arch)) {}
 
   DeviceType type() const override { return DeviceType::kCuda; }
   int index() const override { return info_.index; }
@@ -108,6 +113,11 @@ class CudaDevice : public Device {
     check_cuda(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle), "reading events");
     return 1e3 * static_cast<double>(milliseconds);
   }
+  std::unique_ptr<Replay> make_replay() override {
+    if (graphs_ == CudaOptions::Graphs::kOff) return nullptr;
+    return std::make_unique<CudaReplay>(stream_.handle, ops_,
+                                        graphs_ == CudaOptions::Graphs::kRequired);
+  }
   void* stream() override { return stream_.handle; }
   Ops& ops() override { return ops_; }
 
@@ -150,6 +160,7 @@ class CudaDevice : public Device {
   CudaDeviceInfo info_;
   int units_;
   bool bf16_;
+  CudaOptions::Graphs graphs_;
   Stream stream_;
   CudaOps ops_;
 };
@@ -224,7 +235,7 @@ CudaSystem inspect() {
   return system;
 }
 
-std::unique_ptr<Device> make_device(int index, bool bf16) {
+std::unique_ptr<Device> make_device(int index, const CudaOptions& options) {
   const CudaSystem system = inspect();
   if (!system.problem.empty()) throw environment_error("cuda", system.problem, system.remedy);
   const auto count = static_cast<int>(system.devices.size());
@@ -246,7 +257,7 @@ std::unique_ptr<Device> make_device(int index, bool bf16) {
   int units = 0;
   check_cuda(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, index),
              "asking the device");
-  return std::make_unique<CudaDevice>(info, units, bf16);
+  return std::make_unique<CudaDevice>(info, units, options);
 }
 
 }  // namespace

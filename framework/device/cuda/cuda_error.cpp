@@ -23,10 +23,10 @@ const char* remedy_for(cudaError_t error) {
 
 void check_cuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  throw environment_error("cuda",
-                          std::string(what) + ": " + cudaGetErrorName(error) + " (" +
-                              cudaGetErrorString(error) + ")",
-                          remedy_for(error));
+  throw environment_error(
+      error == cudaErrorMemoryAllocation ? "memory" : "cuda",
+      std::string(what) + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")",
+      remedy_for(error));
 }
 
 void check_cublas(cublasStatus_t status, const char* what) {

@@ -10,7 +10,8 @@
 
 namespace heddle {
 
-// Throws heddle::Error (environment): "[cuda] <what>: <name> (<text>)".
+// Throws heddle::Error (environment): "[cuda] <what>: <name> (<text>)", "[memory] ..." when there
+// is none left.
 void check_cuda(cudaError_t error, const char* what);
 void check_cublas(cublasStatus_t status, const char* what);
 

@@ -27,12 +27,19 @@ struct CudaSystem {
   std::string problem, remedy;
 };
 
+struct CudaOptions {
+  bool bf16 = true;
+  // kRequired: what cannot be recorded is an error.
+  enum class Graphs { kOff, kWherePossible, kRequired };
+  Graphs graphs = Graphs::kWherePossible;
+};
+
 struct CudaModule {
   const char* version;  // of heddle, as built
   // Throws nothing but std::bad_alloc.
   CudaSystem (*inspect)();
   // Throws heddle::Error (environment) when this device cannot be used.
-  std::unique_ptr<Device> (*make_device)(int index, bool bf16);
+  std::unique_ptr<Device> (*make_device)(int index, const CudaOptions& options);
 };
 
 // The only symbol that the module exports.

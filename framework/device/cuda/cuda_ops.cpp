@@ -1,7 +1,6 @@
 #include "framework/device/cuda/cuda_ops.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "framework/core/error.h"
 #include "framework/device/cuda/cuda_error.h"
@@ -18,6 +17,13 @@ namespace {
 
 k::TokenRows token_rows(const TokenIndex& index) {
   return {index.order, index.ids, index.starts, index.unique};
+}
+
+// The kernels' names for values that lie on the device.
+template <class To, class From>
+const To* on_device(const From* values) {
+  static_assert(sizeof(To) == sizeof(From));
+  return reinterpret_cast<const To*>(values);
 }
 
 int64_t round_up(int64_t n, int64_t to) {
@@ -40,6 +46,7 @@ CudaScratch::~CudaScratch() {
 // cudaFree waits for kernels that still use the old memory.
 void* CudaScratch::get(size_t bytes) {
   if (bytes <= bytes_) return data_;
+  ++growths_;
   check_cuda(cudaFree(data_), "freeing scratch");
   data_ = nullptr;
   bytes_ = 0;
@@ -52,25 +59,24 @@ CudaOps::CudaOps(cudaStream_t stream, bool bf16, size_t blas_workspace)
     : stream_(stream), bf16_(bf16) {
   blas_ = std::make_unique<CudaBlas>(stream, blas_memory_.get(blas_workspace), blas_workspace);
   void* memory = nullptr;
-  check_cuda(cudaMalloc(&memory, sizeof(Results)), "allocating results");
-  results_ = static_cast<Results*>(memory);
-  check_cuda(cudaMallocHost(&memory, sizeof(Results)), "allocating pinned memory");
-  host_results_ = static_cast<Results*>(memory);
-  check_cuda(cudaMemsetAsync(results_, 0, sizeof(Results), stream_), "clearing results");
+  check_cuda(cudaMalloc(&memory, sizeof(int)), "allocating a status");
+  status_ = static_cast<int*>(memory);
+  check_cuda(cudaMallocHost(&memory, sizeof(int)), "allocating pinned memory");
+  host_status_ = static_cast<int*>(memory);
+  check_cuda(cudaMemsetAsync(status_, 0, sizeof(int), stream_), "clearing a status");
 }
 
 CudaOps::~CudaOps() {
-  (void)cudaFree(results_);
-  (void)cudaFreeHost(host_results_);
+  (void)cudaFree(status_);
+  (void)cudaFreeHost(host_status_);
 }
 
 void CudaOps::settle() {
-  check_cuda(cudaMemcpyAsync(host_results_, results_, sizeof(Results), cudaMemcpyDeviceToHost,
-                             stream_),
-             "reading results");
+  check_cuda(cudaMemcpyAsync(host_status_, status_, sizeof(int), cudaMemcpyDeviceToHost, stream_),
+             "reading a status");
   check_cuda(cudaStreamSynchronize(stream_), "waiting for the device");
-  if (host_results_->status == 0) return;
-  check_cuda(cudaMemsetAsync(&results_->status, 0, sizeof(int), stream_), "clearing results");
+  if (*host_status_ == 0) return;
+  check_cuda(cudaMemsetAsync(status_, 0, sizeof(int), stream_), "clearing a status");
   throw config_error("a token or target outside of the vocabulary reached the device",
                      "check that model.vocab_size fits the tokenizer and the data");
 }
@@ -86,11 +92,22 @@ void CudaOps::copy(float* dst, const float* src, int64_t n) {
 void CudaOps::add(float* dst, const float* src, int64_t n) {
   check_cuda(k::add(dst, src, n, stream_), "add");
 }
-double CudaOps::sum_squares(const float* x, int64_t n) {
-  void* room = workspace_.get(k::sum_squares_workspace(n));
-  check_cuda(k::sum_squares(x, n, &results_->sum, room, stream_), "sum_squares");
+void CudaOps::sums_of_squares(std::span<const std::span<const float>> tensors, double* sums) {
+  const size_t bytes = tensors.size() * sizeof(double);
+  auto* found = static_cast<double*>(sums_.get(bytes));
+  for (size_t at = 0; at < tensors.size(); at += k::kSquareTensors) {
+    k::Squares op;
+    for (const std::span<const float> x :
+         tensors.subspan(at).first(std::min<size_t>(tensors.size() - at, k::kSquareTensors))) {
+      op.x[op.count] = x.data();
+      op.n[op.count++] = static_cast<int64_t>(x.size());
+    }
+    void* room = workspace_.get(k::sums_of_squares_workspace(op));
+    check_cuda(k::sums_of_squares(op, found + at, room, stream_), "sums_of_squares");
+  }
   settle();
-  return host_results_->sum;
+  // Into pageable memory: returns when it is done.
+  check_cuda(cudaMemcpyAsync(sums, found, bytes, cudaMemcpyDeviceToHost, stream_), "reading sums");
 }
 
 void CudaOps::convert(const Matrix& from, const Matrix& to) {
@@ -127,7 +144,7 @@ void CudaOps::matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_
 
 void CudaOps::announce_weights(const float* weights, int64_t n) {
   if (!bf16_) return;
-  Announced& a = weights_[weights];
+  Announced& a = weights_.try_emplace(weights, growths_).first->second;
   a.count = n;
   a.holds = true;
   void* to = a.rounded.get(static_cast<size_t>(n) * dtype_size(DType::kBF16));
@@ -147,17 +164,17 @@ void CudaOps::index_tokens(const int32_t* tokens, int64_t n, int64_t vocab, Toke
   index->unique = std::min(n, vocab);  // a bound: the number itself stays on the device
   index->rows = n;
   void* room = workspace_.get(k::index_tokens_workspace(n));
-  check_cuda(k::index_tokens(tokens, n, vocab, token_rows(*index), index->scratch,
-                             &results_->status, room, stream_),
-             "index_tokens");
+  check_cuda(
+      k::index_tokens(tokens, n, vocab, token_rows(*index), index->scratch, status_, room, stream_),
+      "index_tokens");
 }
 
 void CudaOps::embed_norm_forward(const int32_t* tokens, int64_t n, const Matrix& wte, float* u,
                                  float* rstd) {
-  check_cuda(k::embed_norm_forward({tokens, wte.f32(), wte.ld, wte.rows, n, wte.cols, kRmsEps, u,
-                                    rstd, &results_->status},
-                                   stream_),
-             "embed_norm_forward");
+  check_cuda(
+      k::embed_norm_forward(
+          {tokens, wte.f32(), wte.ld, wte.rows, n, wte.cols, kRmsEps, u, rstd, status_}, stream_),
+      "embed_norm_forward");
 }
 
 void CudaOps::embed_norm_backward(const float* du, const float* u, const float* rstd,
@@ -230,8 +247,7 @@ void CudaOps::value_embed_forward(const float* h, int64_t channels, const float*
                                   const Matrix& ve, const int32_t* tokens, int64_t n_kv_head,
                                   const Matrix& v, float* gate) {
   check_cuda(k::value_embed_forward({h, channels, wg, ve.f32(), ve.ld, ve.rows, tokens, v.rows,
-                                     n_kv_head, v.cols / n_kv_head, v.f32(), v.ld, gate,
-                                     &results_->status},
+                                     n_kv_head, v.cols / n_kv_head, v.f32(), v.ld, gate, status_},
                                     stream_),
              "value_embed_forward");
 }
@@ -280,11 +296,11 @@ void CudaOps::head_loss(const Matrix& h, const Matrix& w, int64_t vocab, float s
     const k::Gradient kind = dh == nullptr ? k::Gradient::kNone
                              : bf16_       ? k::Gradient::kBf16
                                            : k::Gradient::kF32;
-    check_cuda(k::loss_rows({z.f32(), z.ld, count, vocab, softcap, targets + first, loss + first,
-                             argmax == nullptr ? nullptr : argmax + first, kind, dz.data, dz.ld,
-                             &results_->status},
-                            stream_),
-               "head_loss");
+    check_cuda(
+        k::loss_rows({z.f32(), z.ld, count, vocab, softcap, targets + first, loss + first,
+                      argmax == nullptr ? nullptr : argmax + first, kind, dz.data, dz.ld, status_},
+                     stream_),
+        "head_loss");
     if (dh == nullptr) continue;
     matmul(dz, false, weights, false, dh->row_range(first, count), 1.0f, 0.0f);
     matmul(dz, true, rows, false, dw->row_range(0, vocab), 1.0f, 1.0f);
@@ -298,35 +314,26 @@ void CudaOps::round_exact(const double* high, const double* low, float* x, int64
   check_cuda(k::round_exact(high, low, x, n, stream_), "round_exact");
 }
 
-void CudaOps::adamw(const AdamWStep& step, const float* grad, float* p, float* m, float* v,
+void CudaOps::adamw(const AdamWValues* values, const float* grad, float* p, float* m, float* v,
                     int64_t n) {
   forget_weights();
-  const auto count = static_cast<double>(step.step);
-  const double bias1 = 1.0 - std::pow(static_cast<double>(step.beta1), count);
-  const double bias2 = 1.0 - std::pow(static_cast<double>(step.beta2), count);
-  const k::AdamW op{step.beta1,
-                    step.beta2,
-                    step.eps,
-                    static_cast<float>(1.0 - static_cast<double>(step.lr) * step.weight_decay),
-                    static_cast<float>(step.lr / bias1),
-                    static_cast<float>(1.0 / std::sqrt(bias2)),
-                    step.grad_scale};
-  check_cuda(k::adamw(op, grad, p, m, v, n, stream_), "adamw");
+  check_cuda(k::adamw(on_device<k::AdamW>(values), grad, p, m, v, n, stream_), "adamw");
 }
 
-void CudaOps::muon_prepare(const float* grad, float grad_scale, float momentum, float* momentum_m,
+void CudaOps::muon_prepare(const MuonValues* values, const float* grad, float* momentum,
                            int64_t rows, int64_t cols, float* x) {
   void* room = workspace_.get(k::muon_prepare_workspace(rows));
-  check_cuda(k::muon_prepare({grad, grad_scale, momentum, rows, cols, momentum_m, x}, room,
-                             stream_),
-             "muon_prepare");
+  check_cuda(
+      k::muon_prepare({on_device<k::Muon>(values), grad, rows, cols, momentum, x}, room, stream_),
+      "muon_prepare");
 }
 
-void CudaOps::muon_finish(float* x, float* second, float beta2, float lr, float weight_decay,
+void CudaOps::muon_finish(const MuonValues* values, float* x, float* second, float beta2,
                           int64_t rows, int64_t cols, float* p) {
   void* room = workspace_.get(k::muon_finish_workspace(rows, cols));
-  check_cuda(k::muon_finish({x, second, beta2, lr, weight_decay, rows, cols, p}, room, stream_),
-             "muon_finish");
+  check_cuda(
+      k::muon_finish({on_device<k::Muon>(values), x, second, beta2, rows, cols, p}, room, stream_),
+      "muon_finish");
 }
 
 }  // namespace heddle

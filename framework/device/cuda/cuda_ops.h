@@ -1,5 +1,5 @@
-// Ops on a CUDA stream: kernels/cuda/ops and cuBLASLt. Calls enqueue and return; sum_squares() alone
-// waits. See docs/architecture.md for the two precisions.
+// Ops on a CUDA stream: kernels/cuda/ops and cuBLASLt. Calls enqueue and return; sums_of_squares()
+// alone waits. See docs/architecture.md for the two precisions.
 #pragma once
 
 #include <cublasLt.h>
@@ -13,16 +13,18 @@
 
 namespace heddle {
 
-// Device memory that grows and never shrinks: its contents last for one operation.
+// Device memory that grows and never shrinks: its contents last for one operation. `growths` counts
+// how often a recorded address became stale.
 class CudaScratch {
  public:
-  CudaScratch() = default;
+  explicit CudaScratch(int64_t& growths) : growths_(growths) {}
   ~CudaScratch();
   CudaScratch(const CudaScratch&) = delete;
   CudaScratch& operator=(const CudaScratch&) = delete;
   void* get(size_t bytes);
 
  private:
+  int64_t& growths_;
   void* data_ = nullptr;
   size_t bytes_ = 0;
 };
@@ -36,6 +38,9 @@ class CudaOps : public Ops {
   // Products round again what was announced as weights.
   void forget_weights();
 
+  // Changes when memory that a recorded graph may use has moved.
+  int64_t growths() const { return growths_; }
+
   // Waits for the stream. Throws heddle::Error (config) when an id outside of the vocabulary came
   // in since the last call.
   void settle();
@@ -43,7 +48,7 @@ class CudaOps : public Ops {
   void zero(void* data, size_t bytes) override;
   void copy(float* dst, const float* src, int64_t n) override;
   void add(float* dst, const float* src, int64_t n) override;
-  double sum_squares(const float* x, int64_t n) override;
+  void sums_of_squares(std::span<const std::span<const float>> tensors, double* sums) override;
   void convert(const Matrix& from, const Matrix& to) override;
 
   void matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b, const Matrix& c,
@@ -93,11 +98,11 @@ class CudaOps : public Ops {
   void add_exact(float* x, double* high, double* low, int64_t n) override;
   void round_exact(const double* high, const double* low, float* x, int64_t n) override;
 
-  void adamw(const AdamWStep& step, const float* grad, float* p, float* m, float* v,
+  void adamw(const AdamWValues* values, const float* grad, float* p, float* m, float* v,
              int64_t n) override;
-  void muon_prepare(const float* grad, float grad_scale, float momentum, float* momentum_m,
-                    int64_t rows, int64_t cols, float* x) override;
-  void muon_finish(float* x, float* second, float beta2, float lr, float weight_decay, int64_t rows,
+  void muon_prepare(const MuonValues* values, const float* grad, float* momentum, int64_t rows,
+                    int64_t cols, float* x) override;
+  void muon_finish(const MuonValues* values, float* x, float* second, float beta2, int64_t rows,
                    int64_t cols, float* p) override;
 
  private:
@@ -106,24 +111,24 @@ class CudaOps : public Ops {
 
   cudaStream_t stream_;
   bool bf16_;
-  CudaScratch workspace_;               // of kernels
-  CudaScratch first_, second_, third_;  // bf16 operands, and the gradient of logits
+  int64_t growths_ = 0;
+  CudaScratch workspace_{growths_};  // of kernels
+  // bf16 operands, and the gradient of logits
+  CudaScratch first_{growths_}, second_{growths_}, third_{growths_};
   // Announced weights, by address: their values in bf16, unless that is over.
   struct Announced {
+    explicit Announced(int64_t& growths) : rounded(growths) {}
     int64_t count = 0;
     CudaScratch rounded;
     bool holds = false;
   };
   std::map<const float*, Announced> weights_;
-  CudaScratch blas_memory_;
+  CudaScratch blas_memory_{growths_};
   std::unique_ptr<CudaBlas> blas_;
-  // sum of squares, and the status of ids: on the device, and where the host reads them
-  struct Results {
-    double sum;
-    int status;
-  };
-  Results* results_ = nullptr;
-  Results* host_results_ = nullptr;
+  CudaScratch sums_{growths_};  // of squares
+  // The status of ids: on the device, and where the host reads it.
+  int* status_ = nullptr;
+  int* host_status_ = nullptr;
 };
 
 }  // namespace heddle

@@ -11,8 +11,8 @@ inline constexpr size_t kPlainSharedBytes = 48 * 1024;  // more has to be asked 
 
 // Enqueues kernel(arguments...) on a one-dimensional grid and returns what the runtime says.
 template <class... P, class... A>
-cudaError_t launch(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t shared_bytes,
-                   cudaStream_t stream, const A&... arguments) {
+[[nodiscard]] cudaError_t launch(void (*kernel)(P...), unsigned blocks, unsigned threads,
+                                 size_t shared_bytes, cudaStream_t stream, const A&... arguments) {
   if (shared_bytes > kPlainSharedBytes) {
     const cudaError_t error = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));

@@ -124,10 +124,11 @@ struct RoundExact {
 };
 
 struct AdamWUpdate {
-  AdamW op;
+  const AdamW* values;
   const float* grad;
   float *p, *m, *v;
   __device__ void operator()(int64_t i) const {
+    const AdamW op = *values;
     const float g = grad[i] * op.grad_scale;
     const float old_m = m[i], old_v = v[i];
     const float new_m = old_m + (1.0f - op.beta1) * (g - old_m);
@@ -140,26 +141,50 @@ struct AdamWUpdate {
 
 constexpr int64_t kLeastElements = 4096;  // of a piece
 
-// fp32 within a thread's elements of a piece, fp64 beyond.
+// Blocks first[i] .. first[i + 1] - 1 take a piece each of tensor i.
+struct SquarePieces {
+  Squares tensors;
+  unsigned first[kSquareTensors + 1];
+
+  explicit SquarePieces(const Squares& op) : tensors(op) {
+    first[0] = 0;
+    for (int i = 0; i < op.count; ++i) {
+      first[i + 1] = first[i] + static_cast<unsigned>(pieces_of(op.n[i], kLeastElements));
+    }
+  }
+  unsigned count() const { return first[tensors.count]; }
+};
+static_assert(sizeof(SquarePieces) + 2 * sizeof(void*) <= 4096);  // what a launch takes
+
+// Squares in fp32, sums in fp64.
 __global__ void __launch_bounds__(kElementThreads)
-    square_pieces(const float* x, int64_t n, double* partial) {
-  const int64_t length = (n + gridDim.x - 1) / gridDim.x;
-  const int64_t begin = length * blockIdx.x;
+    square_pieces(SquarePieces op, double* partial) {
+  int i = 0;
+  while (blockIdx.x >= op.first[i + 1]) ++i;
+  const float* x = op.tensors.x[i];
+  const int64_t n = op.tensors.n[i];
+  const int64_t pieces = op.first[i + 1] - op.first[i];
+  const int64_t length = (n + pieces - 1) / pieces;
+  const int64_t begin = length * (blockIdx.x - op.first[i]);
   const int64_t end = begin + length < n ? begin + length : n;
   double sum = 0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kElementThreads) {
-    sum += static_cast<double>(x[i] * x[i]);
+  for (int64_t k = begin + threadIdx.x; k < end; k += kElementThreads) {
+    sum += static_cast<double>(x[k] * x[k]);
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
+// Block i: the pieces of tensor i.
 __global__ void __launch_bounds__(kElementThreads)
-    sum_pieces(const double* partial, int64_t pieces, double* to) {
+    sum_pieces(SquarePieces op, const double* partial, double* sums) {
   double sum = 0;
-  for (int64_t p = threadIdx.x; p < pieces; p += kElementThreads) sum += partial[p];
+  for (unsigned p = op.first[blockIdx.x] + threadIdx.x; p < op.first[blockIdx.x + 1];
+       p += kElementThreads) {
+    sum += partial[p];
+  }
   sum = block_sum(sum);
-  if (threadIdx.x == 0) *to = sum;
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
 }  // namespace
@@ -200,19 +225,20 @@ cudaError_t from_bf16(const void* from, int64_t from_ld, float* to, int64_t to_l
       FromBf16{static_cast<const __nv_bfloat16*>(from), from_ld, to, to_ld}, rows, cols, stream);
 }
 
-size_t sum_squares_workspace(int64_t n) {
+size_t sums_of_squares_workspace(const Squares& op) {
   Pieces pieces(nullptr);
-  pieces.take<double>(pieces_of(n, kLeastElements));
+  pieces.take<double>(SquarePieces(op).count());
   return pieces.used();
 }
-cudaError_t sum_squares(const float* x, int64_t n, double* sum, void* workspace,
-                        cudaStream_t stream) {
-  const int64_t pieces = pieces_of(n, kLeastElements);
-  auto* partial = Pieces(workspace).take<double>(pieces);
-  const cudaError_t error = launch(square_pieces, static_cast<unsigned>(pieces), kElementThreads,
-                                   kBlockSumBytes, stream, x, n, partial);
+cudaError_t sums_of_squares(const Squares& op, double* sums, void* workspace, cudaStream_t stream) {
+  if (op.count == 0) return cudaSuccess;
+  const SquarePieces pieces(op);
+  auto* partial = Pieces(workspace).take<double>(pieces.count());
+  const cudaError_t error = launch(square_pieces, pieces.count(), kElementThreads, kBlockSumBytes,
+                                   stream, pieces, partial);
   if (error != cudaSuccess) return error;
-  return launch(sum_pieces, 1, kElementThreads, kBlockSumBytes, stream, partial, pieces, sum);
+  return launch(sum_pieces, static_cast<unsigned>(op.count), kElementThreads, kBlockSumBytes,
+                stream, pieces, partial, sums);
 }
 
 cudaError_t add_exact(float* x, double* high, double* low, int64_t n, cudaStream_t stream) {
@@ -223,7 +249,7 @@ cudaError_t round_exact(const double* high, const double* low, float* x, int64_t
   return enqueue(RoundExact{high, low, x}, n, stream);
 }
 
-cudaError_t adamw(const AdamW& op, const float* grad, float* p, float* m, float* v, int64_t n,
+cudaError_t adamw(const AdamW* op, const float* grad, float* p, float* m, float* v, int64_t n,
                   cudaStream_t stream) {
   return enqueue(AdamWUpdate{op, grad, p, m, v}, n, stream);
 }

@@ -11,14 +11,15 @@ constexpr int64_t kColumnRows = 64;  // of a piece of a column's sum
 
 __global__ void __launch_bounds__(kThreads) momentum_rows(MuonPrepare op, double* squares) {
   const int lane = static_cast<int>(threadIdx.x % 32);
+  const Muon values = *op.values;
   for_my_rows(op.rows, [&](int64_t r) {
     const int64_t at = r * op.cols;
     double sum = 0;
     for (int64_t c = lane; c < op.cols; c += 32) {
-      const float g = op.grad[at + c] * op.grad_scale;
+      const float g = op.grad[at + c] * values.grad_scale;
       const float old = op.m[at + c];
-      const float mean = old + (1.0f - op.momentum) * (g - old);
-      const float ahead = g + op.momentum * (mean - g);
+      const float mean = old + (1.0f - values.momentum) * (g - old);
+      const float ahead = g + values.momentum * (mean - g);
       op.m[at + c] = mean;
       op.x[at + c] = ahead;
       sum += static_cast<double>(ahead * ahead);
@@ -120,12 +121,12 @@ __global__ void __launch_bounds__(kLineThreads)
 
 __global__ void __launch_bounds__(kThreads)
     update_rows(MuonFinish op, bool by_row, const float* factors) {
-  const float decay = op.lr * op.weight_decay;
+  const float lr = op.values->lr, decay = lr * op.values->weight_decay;
   for_my_rows(op.rows, [&](int64_t r) {
     for (int64_t c = threadIdx.x % 32; c < op.cols; c += 32) {
       const int64_t at = r * op.cols + c;
       const float u = op.x[at] * factors[by_row ? r : c], old = op.p[at];
-      op.p[at] = old - op.lr * u - (u * old >= 0.0f ? decay * old : 0.0f);
+      op.p[at] = old - lr * u - (u * old >= 0.0f ? decay * old : 0.0f);
     }
   });
 }

@@ -25,30 +25,39 @@ inline constexpr int kGateInputs = 12;   // channels that a value-embedding gate
 
 // ---- elements (elementwise.cu)
 
-cudaError_t add(float* dst, const float* src, int64_t n, cudaStream_t stream);  // dst += src
-cudaError_t relu2_forward(float* x, int64_t n, cudaStream_t stream);            // x = relu(x)^2
-cudaError_t relu2_backward(float* da, const float* a, int64_t n, cudaStream_t stream);
+[[nodiscard]] cudaError_t add(float* dst, const float* src, int64_t n,
+                              cudaStream_t stream);                                 // dst += src
+[[nodiscard]] cudaError_t relu2_forward(float* x, int64_t n, cudaStream_t stream);  // x = relu(x)^2
+[[nodiscard]] cudaError_t relu2_backward(float* da, const float* a, int64_t n, cudaStream_t stream);
 // z (rows, cols) = cap * tanh(z / cap)
-cudaError_t softcap(float* z, int64_t ld, int64_t rows, int64_t cols, float cap,
-                    cudaStream_t stream);
+[[nodiscard]] cudaError_t softcap(float* z, int64_t ld, int64_t rows, int64_t cols, float cap,
+                                  cudaStream_t stream);
 
 // Between fp32 and bf16 (__nv_bfloat16, rounded to nearest even).
-cudaError_t to_bf16(const float* from, int64_t from_ld, void* to, int64_t to_ld, int64_t rows,
-                    int64_t cols, cudaStream_t stream);
-cudaError_t from_bf16(const void* from, int64_t from_ld, float* to, int64_t to_ld, int64_t rows,
-                      int64_t cols, cudaStream_t stream);
+[[nodiscard]] cudaError_t to_bf16(const float* from, int64_t from_ld, void* to, int64_t to_ld,
+                                  int64_t rows, int64_t cols, cudaStream_t stream);
+[[nodiscard]] cudaError_t from_bf16(const void* from, int64_t from_ld, float* to, int64_t to_ld,
+                                    int64_t rows, int64_t cols, cudaStream_t stream);
 
-// *sum = sum of squares
-size_t sum_squares_workspace(int64_t n);
-cudaError_t sum_squares(const float* x, int64_t n, double* sum, void* workspace,
-                        cudaStream_t stream);
+// sums[i] = sum of squares of x[i]. The list travels as the argument of a launch.
+inline constexpr int kSquareTensors = 128;
+struct Squares {
+  int count = 0;
+  const float* x[kSquareTensors];
+  int64_t n[kSquareTensors];
+};
+size_t sums_of_squares_workspace(const Squares& op);
+[[nodiscard]] cudaError_t sums_of_squares(const Squares& op, double* sums, void* workspace,
+                                          cudaStream_t stream);
 
 // high += the multiple of 2^-24 nearest to x (NaN where |x| >= 2^15), low += the multiple of 2^-64
 // nearest to what is left, then x = 0; and x = high + low.
-cudaError_t add_exact(float* x, double* high, double* low, int64_t n, cudaStream_t stream);
-cudaError_t round_exact(const double* high, const double* low, float* x, int64_t n,
-                        cudaStream_t stream);
+[[nodiscard]] cudaError_t add_exact(float* x, double* high, double* low, int64_t n,
+                                    cudaStream_t stream);
+[[nodiscard]] cudaError_t round_exact(const double* high, const double* low, float* x, int64_t n,
+                                      cudaStream_t stream);
 
+// Read from device memory when the kernel runs, like Muon's: a graph has the pointer only.
 struct AdamW {
   float beta1, beta2, eps;
   float decay;           // 1 - lr * weight_decay
@@ -56,8 +65,8 @@ struct AdamW {
   float inv_sqrt_bias2;  // (1 - beta2^n)^-1/2
   float grad_scale;
 };
-cudaError_t adamw(const AdamW& op, const float* grad, float* p, float* m, float* v, int64_t n,
-                  cudaStream_t stream);
+[[nodiscard]] cudaError_t adamw(const AdamW* op, const float* grad, float* p, float* m, float* v,
+                                int64_t n, cudaStream_t stream);
 
 // ---- embeddings (embedding.cu)
 
@@ -69,8 +78,9 @@ struct TokenRows {
 };
 // counters: V + 1, zero between calls.
 size_t index_tokens_workspace(int64_t n);
-cudaError_t index_tokens(const int32_t* tokens, int64_t n, int64_t vocab, const TokenRows& rows,
-                         int32_t* counters, int* status, void* workspace, cudaStream_t stream);
+[[nodiscard]] cudaError_t index_tokens(const int32_t* tokens, int64_t n, int64_t vocab,
+                                       const TokenRows& rows, int32_t* counters, int* status,
+                                       void* workspace, cudaStream_t stream);
 
 // u (N, C) = rms(table[tokens]), rstd (N).
 struct EmbedNorm {
@@ -81,7 +91,7 @@ struct EmbedNorm {
   float *u, *rstd;
   int* status;
 };
-cudaError_t embed_norm_forward(const EmbedNorm& op, cudaStream_t stream);
+[[nodiscard]] cudaError_t embed_norm_forward(const EmbedNorm& op, cudaStream_t stream);
 
 // dtable[ids[i]] += sum over its rows of rstd * (du - u * mean(du . u)).
 struct EmbedNormGrad {
@@ -92,7 +102,8 @@ struct EmbedNormGrad {
   int64_t dtable_ld;
 };
 size_t embed_norm_backward_workspace(int64_t n);
-cudaError_t embed_norm_backward(const EmbedNormGrad& op, void* workspace, cudaStream_t stream);
+[[nodiscard]] cudaError_t embed_norm_backward(const EmbedNormGrad& op, void* workspace,
+                                              cudaStream_t stream);
 
 // gate (N, K) = 3 * sigmoid(h[0:12] . wg[k]); v (N, K * D) += gate * table[token].
 struct ValueEmbed {
@@ -107,7 +118,7 @@ struct ValueEmbed {
   float* gate;
   int* status;
 };
-cudaError_t value_embed_forward(const ValueEmbed& op, cudaStream_t stream);
+[[nodiscard]] cudaError_t value_embed_forward(const ValueEmbed& op, cudaStream_t stream);
 
 // dwg (K, 12) +=, dh[:, 0:12] +=, dtable[ids[i]] += gate * dv.
 struct ValueEmbedGrad {
@@ -125,7 +136,8 @@ struct ValueEmbedGrad {
   int64_t dtable_ld;
 };
 size_t value_embed_backward_workspace(int64_t n, int64_t n_kv_head);
-cudaError_t value_embed_backward(const ValueEmbedGrad& op, void* workspace, cudaStream_t stream);
+[[nodiscard]] cudaError_t value_embed_backward(const ValueEmbedGrad& op, void* workspace,
+                                               cudaStream_t stream);
 
 // ---- residual stream (norms.cu)
 
@@ -136,7 +148,7 @@ struct Smear {
   int64_t n, seq_len, channels;
   float *x, *gate;
 };
-cudaError_t smear_forward(const Smear& op, cudaStream_t stream);
+[[nodiscard]] cudaError_t smear_forward(const Smear& op, cudaStream_t stream);
 
 // du is overwritten and must not overlap dx; dw (24) +=, dlambda (1) +=.
 struct SmearGrad {
@@ -145,7 +157,7 @@ struct SmearGrad {
   float *du, *dw, *dlambda;
 };
 size_t smear_backward_workspace(int64_t n);
-cudaError_t smear_backward(const SmearGrad& op, void* workspace, cudaStream_t stream);
+[[nodiscard]] cudaError_t smear_backward(const SmearGrad& op, void* workspace, cudaStream_t stream);
 
 // y = a * x + sign * b * z (a nullptr: 1; z nullptr: no such term), h = rms(y), rstd (N). y may be
 // x; y nullptr: nothing is mixed, h = rms(x).
@@ -156,7 +168,7 @@ struct MixNorm {
   float eps;
   float *y, *h, *rstd;
 };
-cudaError_t mix_norm_forward(const MixNorm& op, cudaStream_t stream);
+[[nodiscard]] cudaError_t mix_norm_forward(const MixNorm& op, cudaStream_t stream);
 
 // total = dy + rstd * (dh - h * mean(dh . h)), dy nullptr: none; dx = a * total (dx may be dy); with
 // b: dz += sign * b * total, db += sign * sum total . z; with a: da += sum total . x.
@@ -167,7 +179,8 @@ struct MixNormGrad {
   float *dx, *dz, *da, *db;
 };
 size_t mix_norm_backward_workspace(int64_t n);
-cudaError_t mix_norm_backward(const MixNormGrad& op, void* workspace, cudaStream_t stream);
+[[nodiscard]] cudaError_t mix_norm_backward(const MixNormGrad& op, void* workspace,
+                                            cudaStream_t stream);
 
 // ---- attention inputs (rope.cu)
 
@@ -185,9 +198,10 @@ struct Rope {
   int64_t ld;
   float* rstd;
 };
-cudaError_t rope_norm_forward(const Rope& op, cudaStream_t stream);
+[[nodiscard]] cudaError_t rope_norm_forward(const Rope& op, cudaStream_t stream);
 // op.x, op.ld: the gradient, in place; y: what the forward left.
-cudaError_t rope_norm_backward(const Rope& op, const float* y, int64_t y_ld, cudaStream_t stream);
+[[nodiscard]] cudaError_t rope_norm_backward(const Rope& op, const float* y, int64_t y_ld,
+                                             cudaStream_t stream);
 
 // ---- loss (loss.cu)
 
@@ -207,31 +221,36 @@ struct LossRows {
   int64_t gradient_ld;
   int* status;
 };
-cudaError_t loss_rows(const LossRows& op, cudaStream_t stream);
+[[nodiscard]] cudaError_t loss_rows(const LossRows& op, cudaStream_t stream);
 
 // ---- Muon around its products (muon.cu)
+
+struct Muon {
+  float lr, momentum, weight_decay, grad_scale;
+};
 
 // m += (1 - momentum) * (g - m), x = g + momentum * (m - g), with g = grad_scale * grad; then rows
 // of x to equal norms and x to a Frobenius norm of 1 / 1.01.
 struct MuonPrepare {
+  const Muon* values;
   const float* grad;
-  float grad_scale, momentum;
   int64_t rows, cols;
   float *m, *x;
 };
 size_t muon_prepare_workspace(int64_t rows);
-cudaError_t muon_prepare(const MuonPrepare& op, void* workspace, cudaStream_t stream);
+[[nodiscard]] cudaError_t muon_prepare(const MuonPrepare& op, void* workspace, cudaStream_t stream);
 
 // Norm snap, NorMuon's variance reduction (second: rows values if rows >= cols, else cols),
 // cautious decay, update of p.
 struct MuonFinish {
+  const Muon* values;
   const float* x;
   float* second;
-  float beta2, lr, weight_decay;
+  float beta2;
   int64_t rows, cols;
   float* p;
 };
 size_t muon_finish_workspace(int64_t rows, int64_t cols);
-cudaError_t muon_finish(const MuonFinish& op, void* workspace, cudaStream_t stream);
+[[nodiscard]] cudaError_t muon_finish(const MuonFinish& op, void* workspace, cudaStream_t stream);
 
 }  // namespace heddle::kernels::cuda::ops

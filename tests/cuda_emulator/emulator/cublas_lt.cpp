@@ -71,6 +71,42 @@ float dot(const float* x, const float* y, int64_t n) {
   return total;
 }
 
+float number(const void* p) {
+  float x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+
+// d = alpha op(a) op(b) + beta c
+struct Product {
+  HeddleMatmulDesc operation;
+  HeddleMatrixLayout a_layout, b_layout, c_layout, d_layout;
+  const void *a, *b, *c;
+  void* d;
+  uint64_t align[4];
+  float alpha, beta;
+
+  bool possible() const {
+    return good(a_layout, a, align[0]) && good(b_layout, b, align[1]) &&
+           good(c_layout, c, align[2]) && good(d_layout, d, align[3]);
+  }
+  void run() const {
+    const bool ta = operation.transposed[0] == CUBLAS_OP_T;
+    const bool tb = operation.transposed[1] == CUBLAS_OP_T;
+    const int64_t m = d_layout.rows, n = d_layout.cols, k = ta ? a_layout.rows : a_layout.cols;
+    const std::vector<float> rows = lines(a_layout, a, ta), cols = lines(b_layout, b, !tb);
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        float& out = static_cast<float*>(d)[j * d_layout.ld + i];
+        const float sum =
+            alpha * dot(&rows[static_cast<size_t>(i * k)], &cols[static_cast<size_t>(j * k)], k);
+        // With beta 0 what c holds is not read.
+        out = beta == 0.0f ? sum : sum + beta * static_cast<const float*>(c)[j * c_layout.ld + i];
+      }
+    }
+  }
+};
+
 }  // namespace
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
@@ -162,29 +198,29 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
-                              size_t workspace_bytes, cudaStream_t) {
+                              size_t workspace_bytes, cudaStream_t stream) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   const uint64_t* align = algorithm->data;
-  if (!good(*a_layout, a, align[0]) || !good(*b_layout, b, align[1]) ||
-      !good(*c_layout, c, align[2]) || !good(*d_layout, d, align[3]) ||
-      workspace_bytes < kWorkspaceBytes || !machine().device.contains(workspace)) {
+  const Product product{*operation,
+                        *a_layout,
+                        *b_layout,
+                        *c_layout,
+                        *d_layout,
+                        a,
+                        b,
+                        c,
+                        d,
+                        {align[0], align[1], align[2], align[3]},
+                        number(alpha),
+                        number(beta)};
+  if (!product.possible() || workspace_bytes < kWorkspaceBytes ||
+      !machine().device.contains(workspace)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  const bool ta = operation->transposed[0] == CUBLAS_OP_T;
-  const bool tb = operation->transposed[1] == CUBLAS_OP_T;
-  const int64_t m = d_layout->rows, n = d_layout->cols;
-  const int64_t k = ta ? a_layout->rows : a_layout->cols;
-  float x, y;
-  std::memcpy(&x, alpha, sizeof x);
-  std::memcpy(&y, beta, sizeof y);
-  const std::vector<float> rows = lines(*a_layout, a, ta), cols = lines(*b_layout, b, !tb);
-  for (int64_t j = 0; j < n; ++j) {
-    for (int64_t i = 0; i < m; ++i) {
-      float& out = static_cast<float*>(d)[j * d_layout->ld + i];
-      const float sum = x * dot(&rows[static_cast<size_t>(i * k)], &cols[static_cast<size_t>(j * k)], k);
-      // With beta 0 what c holds is not read.
-      out = y == 0.0f ? sum : sum + y * static_cast<const float*>(c)[j * c_layout->ld + i];
-    }
-  }
-  return CUBLAS_STATUS_SUCCESS;
+  const int error = heddle::emulator::enqueue(stream, [product]() -> int {
+    if (!product.possible()) return cudaErrorIllegalAddress;  // freed since it was captured
+    product.run();
+    return cudaSuccess;
+  });
+  return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

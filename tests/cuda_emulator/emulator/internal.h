@@ -5,17 +5,20 @@
 //   device_memory.cpp  the device's heap between inaccessible pages
 //   instructions.cpp   shuffles, ldmatrix, mma, atomics, cp.async
 //   hooks.cpp          loads and stores of kernel code
-//   runtime.cpp        cuda* functions of the host
+//   runtime.cpp        cuda* functions of the host, graphs included
 //   fault.cpp          reports
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
 
 #include "cuda_emulator.h"
+
+struct CUstream_st;
 
 namespace heddle::emulator {
 
@@ -139,7 +142,8 @@ class DeviceMemory {
               const Place& place, uint32_t block_serial, uint32_t launch_serial);
   size_t used() const { return used_; }
   static constexpr size_t kHeapBytes = size_t{1} << 38;
-  static constexpr size_t kCapacity = size_t{8} << 30;
+  // 8 GiB, or HEDDLE_EMULATED_MEMORY_MIB.
+  size_t capacity() const { return capacity_; }
 
  private:
   struct Allocation {
@@ -153,7 +157,7 @@ class DeviceMemory {
 
   char* base_;
   char* next_;
-  size_t used_ = 0;
+  size_t used_ = 0, capacity_ = size_t{8} << 30;
   std::vector<Allocation> allocations_;  // ascending
   Allocation* last_ = nullptr;
 };
@@ -217,6 +221,9 @@ Machine& machine();
 // Null outside of kernels. In the static TLS block: hooks.cpp asks at every load and store.
 extern thread_local Thread* current [[gnu::tls_model("initial-exec")]];
 
-bool injected(int* error);
+// Does the work now, or, when the stream is being captured, leaves it to the launches of the graph.
+// Work and result are a cudaError_t.
+using Work = std::function<int()>;
+int enqueue(CUstream_st* stream, Work work);
 
 }  // namespace heddle::emulator

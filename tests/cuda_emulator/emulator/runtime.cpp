@@ -3,13 +3,23 @@
 
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "internal.h"
 
+struct CUgraph_st {
+  std::vector<heddle::emulator::Work> work;
+};
+struct CUgraphExec_st {
+  std::vector<heddle::emulator::Work> work;
+};
 struct CUstream_st {
   bool alive = true;
+  std::unique_ptr<CUgraph_st> captured;  // while a capture goes on
+  bool spoilt = false;
 };
 struct CUevent_st {
   int64_t recorded = 0;  // launches before it
@@ -41,6 +51,16 @@ cudaError_t may_fail() {
   return note(static_cast<cudaError_t>(std::exchange(injected_error, 0)));
 }
 
+// The stream that this thread captures.
+thread_local cudaStream_t capturing = nullptr;
+
+// What cannot be a part of a graph spoils a capture.
+cudaError_t refuse_in_capture() {
+  if (!capturing) return cudaSuccess;
+  capturing->spoilt = true;
+  return note(cudaErrorStreamCaptureUnsupported);
+}
+
 bool in_bounds(const void* p, size_t bytes) {
   Machine& m = machine();
   return !m.device.contains(p) || m.device.outside(p, bytes).empty();
@@ -67,11 +87,23 @@ cudaError_t fill(void* to, int byte, size_t bytes) {
 }
 
 cudaError_t wait() {
+  if (const cudaError_t error = refuse_in_capture()) return error;
   ++machine().counters.synchronisations;
   return may_fail();
 }
 
 }  // namespace
+
+int enqueue(cudaStream_t stream, Work work) {
+  HEDDLE_LOCKED;
+  if (stream && stream->captured) {
+    if (stream->spoilt) return note(cudaErrorStreamCaptureInvalidated);
+    stream->captured->work.push_back(std::move(work));
+    return cudaSuccess;
+  }
+  ++machine().counters.enqueued;
+  return work();
+}
 
 int run(const Launch& launch) {
   const Index3 g = launch.grid, b = launch.block;
@@ -122,7 +154,14 @@ cudaError_t heddle_emulated_launch(const Launch& launch, cudaStream_t stream) {
   HEDDLE_LOCKED;
   if (const cudaError_t error = may_fail()) return error;
   if (stream && !stream->alive) return note(cudaErrorInvalidResourceHandle);
-  return note(static_cast<cudaError_t>(run(launch)));
+  // A graph keeps the arguments.
+  const auto units =
+      (launch.argument_bytes + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t);
+  const auto arguments = std::make_shared<std::vector<std::max_align_t>>(units);
+  std::memcpy(arguments->data(), launch.arguments, launch.argument_bytes);
+  Launch kept = launch;
+  kept.arguments = arguments->data();
+  return note(static_cast<cudaError_t>(enqueue(stream, [kept, arguments] { return run(kept); })));
 }
 
 const char* cudaGetErrorName(cudaError_t error) {
@@ -140,6 +179,10 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
     case cudaErrorNotSupported: return "cudaErrorNotSupported";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
   }
   return "unknown error";
 }
@@ -192,7 +235,8 @@ cudaError_t cudaDeviceSynchronize() {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device != 0) return note(cudaErrorInvalidDevice);
-  *properties = {"Emulated sm_80", DeviceMemory::kCapacity, kMostSharedBytes, 8, 0, 108, 1410000, 32};
+  *properties = {
+      "Emulated sm_80", machine().device.capacity(), kMostSharedBytes, 8, 0, 108, 1410000, 32};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
@@ -207,13 +251,14 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   HEDDLE_LOCKED;
-  *total = DeviceMemory::kCapacity;
+  *total = machine().device.capacity();
   *free = *total - machine().device.used();
   return cudaSuccess;
 }
 
 cudaError_t heddle_emulated_malloc(void** pointer, size_t bytes) {
   HEDDLE_LOCKED;
+  if (const cudaError_t error = refuse_in_capture()) return error;
   ++machine().counters.allocations;
   if (const cudaError_t error = may_fail()) return error;
   *pointer = bytes == 0 ? nullptr : machine().device.allocate(bytes);
@@ -222,6 +267,7 @@ cudaError_t heddle_emulated_malloc(void** pointer, size_t bytes) {
 cudaError_t cudaFree(void* pointer) {
   HEDDLE_LOCKED;
   if (!pointer) return cudaSuccess;
+  if (const cudaError_t error = refuse_in_capture()) return error;
   return machine().device.release(pointer) ? cudaSuccess : note(cudaErrorInvalidValue);
 }
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
@@ -234,21 +280,25 @@ cudaError_t cudaFreeHost(void* pointer) {
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   HEDDLE_LOCKED;
+  if (const cudaError_t error = refuse_in_capture()) return error;
   ++machine().counters.synchronisations;
   return copy(to, from, bytes, kind);
 }
+// A graph would read and write the host's memory at a later time than its caller thinks.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t) {
+                            cudaStream_t stream) {
   HEDDLE_LOCKED;
-  return copy(to, from, bytes, kind);
+  if (kind != cudaMemcpyDeviceToDevice && stream && stream->captured) return refuse_in_capture();
+  return static_cast<cudaError_t>(enqueue(stream, [=] { return copy(to, from, bytes, kind); }));
 }
 cudaError_t cudaMemset(void* to, int byte, size_t bytes) {
   HEDDLE_LOCKED;
+  if (const cudaError_t error = refuse_in_capture()) return error;
   return fill(to, byte, bytes);
 }
-cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
+cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) {
   HEDDLE_LOCKED;
-  return fill(to, byte, bytes);
+  return static_cast<cudaError_t>(enqueue(stream, [=] { return fill(to, byte, bytes); }));
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
@@ -293,5 +343,50 @@ cudaError_t cudaEventQuery(cudaEvent_t) {
 // A model of time that only grows with work: one microsecond per launch.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   *milliseconds = 1e-3f * static_cast<float>(end->recorded - start->recorded);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  HEDDLE_LOCKED;
+  if (!stream || stream->captured || capturing) return note(cudaErrorInvalidValue);
+  stream->captured = std::make_unique<CUgraph_st>();
+  stream->spoilt = false;
+  capturing = stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  HEDDLE_LOCKED;
+  *graph = nullptr;
+  if (!stream || capturing != stream) return note(cudaErrorInvalidValue);
+  capturing = nullptr;
+  const std::unique_ptr<CUgraph_st> captured = std::move(stream->captured);
+  if (stream->spoilt) return note(cudaErrorStreamCaptureInvalidated);
+  *graph = new CUgraph_st(*captured);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  HEDDLE_LOCKED;
+  if (const cudaError_t error = may_fail()) return error;
+  *exec = new CUgraphExec_st{graph->work};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  HEDDLE_LOCKED;
+  if (const cudaError_t error = may_fail()) return error;
+  if (!exec || (stream && stream->captured)) return note(cudaErrorInvalidValue);
+  ++machine().counters.graphs;
+  return static_cast<cudaError_t>(enqueue(stream, [exec]() -> int {
+    for (const Work& work : exec->work) {
+      if (const int error = work()) return note(static_cast<cudaError_t>(error));
+    }
+    return cudaSuccess;
+  }));
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
   return cudaSuccess;
 }

@@ -46,7 +46,10 @@ struct Fault {
 };
 
 struct Counters {
-  int64_t launches = 0;
+  int64_t launches = 0;  // of kernels, those of graphs included
+  // What the host enqueued: kernels, products, copies, fills, graphs.
+  int64_t enqueued = 0;
+  int64_t graphs = 0;  // launched
   int64_t blocks = 0;
   int64_t synchronisations = 0;  // stream, event or device; and copies that wait
   int64_t allocations = 0;

@@ -75,7 +75,7 @@ Config everything_changed() {
              .init_from = "true",
              .peak_flops = 1.6e11,
              .reproducible = true};
-  c.device = {.kind = "cuda", .precision = "bf16"};
+  c.device = {.kind = "cuda", .precision = "bf16", .cuda_graph = "never"};
   c.optim = {.kind = "adamw",
              .schedule = "cosine",
              .unembedding_lr = 1e-5,

@@ -63,12 +63,12 @@ class EveryOp {
     ops.add_exact(y, high_.data(), low_.data(), kN * kC);
     ops.round_exact(high_.data(), low_.data(), y, kN * kC);
     s[0] = static_cast<float>(ops.sum_squares(g, kVocab * kC));
-    ops.adamw({0.01f, 0.8f, 0.9f, 1e-8f, 0.1f, 3, 0.5f}, g, w, m_.data(), v_.data(), kVocab * kC);
+    ops.adamw(&adamw_, g, w, m_.data(), v_.data(), kVocab * kC);
     auto muon = [&](int64_t i, int) {
       const int64_t rows = i % 2 == 0 ? kVocab : kC, cols = i % 2 == 0 ? kC : kVocab / 2;
       float* scratch = scratch_.data() + i * kVocab * kC;
-      ops.muon_prepare(g, 0.5f, 0.9f, m_.data() + i * kVocab * kC, rows, cols, scratch);
-      ops.muon_finish(scratch, s + 16 * kN + i * kVocab, 0.9f, 0.01f, 0.1f, rows, cols,
+      ops.muon_prepare(&muon_, g, m_.data() + i * kVocab * kC, rows, cols, scratch);
+      ops.muon_finish(&muon_, scratch, s + 16 * kN + i * kVocab, 0.9f, rows, cols,
                       x_.data() + i * kVocab * kC);
     };
     ops.run_independent(2, std::ref(muon));
@@ -96,6 +96,8 @@ class EveryOp {
             .scale = 1.2f};
   }
 
+  AdamWValues adamw_ = AdamWStep{0.01f, 0.8f, 0.9f, 1e-8f, 0.1f, 3, 0.5f}.values();
+  MuonValues muon_{0.01f, 0.9f, 0.1f, 0.5f};
   std::vector<int32_t> tokens_, targets_, index_memory_, prev_pos_;
   std::vector<double> high_, low_;
   std::vector<float> x_, y_, z_, h_, s_, w_, g_, m_, v_, scratch_;

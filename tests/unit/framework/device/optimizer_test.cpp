@@ -13,7 +13,8 @@ TEST_P(OptimizerOps, AdamWOverThreeSteps) {
     for (int64_t step = 1; step <= 3; ++step) {
       const Floats g = noise(n, "g" + std::to_string(step), 10.0f);
       const AdamWStep op{0.02f, 0.8f, 0.95f, 1e-10f, 0.05f, step, 0.25f};
-      ops_.adamw(op, g.data(), p.data(), m.data(), v.data(), n);
+      const AdamWValues values = op.values();
+      ops_.adamw(&values, g.data(), p.data(), m.data(), v.data(), n);
       for (int64_t i = 0; i < n; ++i) {
         const double grad = g[i] * 0.25;
         pd[i] *= 1 - static_cast<double>(op.lr) * op.weight_decay;
@@ -51,7 +52,8 @@ TEST_P(OptimizerOps, MuonPrepare) {
     const Floats g = noise(size, "g");
     Floats m = noise(size, "m"), x(size, NAN);
     Doubles md = widen(m), xd(size);
-    ops_.muon_prepare(g.data(), 0.125f, 0.85f, m.data(), s.rows, s.cols, x.data());
+    const MuonValues values{.momentum = 0.85f, .grad_scale = 0.125f};
+    ops_.muon_prepare(&values, g.data(), m.data(), s.rows, s.cols, x.data());
     for (int64_t i = 0; i < size; ++i) {
       const double grad = kGradScale * g[i];
       md[i] += (1 - kMomentum) * (grad - md[i]);
@@ -78,7 +80,8 @@ TEST_P(OptimizerOps, MuonFinish) {
     Floats x = noise(size, "x"), p = noise(size, "p"), second = noise(lines, "second");
     for (float& v : second) v = std::abs(v);
     Doubles xd = widen(x), pd = widen(p), sd = widen(second);
-    ops_.muon_finish(x.data(), second.data(), 0.9f, 0.02f, 0.3f, s.rows, s.cols, p.data());
+    const MuonValues values{.lr = 0.02f, .weight_decay = 0.3f};
+    ops_.muon_finish(&values, x.data(), second.data(), 0.9f, s.rows, s.cols, p.data());
 
     const double snap =
         std::sqrt(static_cast<double>(std::min(s.rows, s.cols))) / std::max(norm(xd), 1e-6);
@@ -108,9 +111,10 @@ TEST_P(OptimizerOps, MuonFinish) {
 TEST_P(OptimizerOps, MuonOfZeros) {
   for (const Shape& s : {Shape{8, 20}, {20, 8}}) {
     Floats g(160), m(160), x(160, 1.0f), second(20), p(160, 1.0f);
-    ops_.muon_prepare(g.data(), 1.0f, 0.9f, m.data(), s.rows, s.cols, x.data());
+    const MuonValues values{0.1f, 0.9f, 0.5f, 1.0f};
+    ops_.muon_prepare(&values, g.data(), m.data(), s.rows, s.cols, x.data());
     EXPECT_EQ(x, Floats(160, 0.0f));
-    ops_.muon_finish(x.data(), second.data(), 0.9f, 0.1f, 0.5f, s.rows, s.cols, p.data());
+    ops_.muon_finish(&values, x.data(), second.data(), 0.9f, s.rows, s.cols, p.data());
     EXPECT_EQ(second, Floats(20, 0.0f));
     EXPECT_LT(relative_error(p, Doubles(160, 0.95)), 1e-6);  // 0 * p >= 0: decayed
   }

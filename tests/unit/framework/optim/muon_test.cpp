@@ -78,7 +78,7 @@ TEST_P(MuonTest, ThreeStepsAsInDoublePrecision) {
   Vec want = start;
   Floats p(*device, start), momentum(*device, m * n), second(*device, std::max(m, n));
   const Scratch scratch(*device, m, n);
-  MuonStep step;
+  MuonValues step;
   step.lr = static_cast<float>(lr * std::sqrt(std::max(1.0, static_cast<double>(m) / n)));
   step.weight_decay = decay;
   step.grad_scale = grad_scale;
@@ -86,7 +86,7 @@ TEST_P(MuonTest, ThreeStepsAsInDoublePrecision) {
     Vec grad = random(i == 0 ? "g0" : i == 1 ? "g1" : "g2", m * n, 0.01);
     const Floats device_grad(*device, grad);
     step.momentum = static_cast<float>(mu[i]);
-    muon_update(device->ops(), step, m, n, device_grad.data(), p.data(), momentum.data(),
+    muon_update(device->ops(), &step, m, n, device_grad.data(), p.data(), momentum.data(),
                 second.data(), scratch.pointers());
     for (double& g : grad) g *= grad_scale;
     reference.step(grad, mu[i], lr, decay, &want);
@@ -144,11 +144,12 @@ TEST_P(MuonTest, SameBitsForEveryNumberOfWorkers) {
   for (const int threads : {1, 2, 3}) {
     set_num_threads(threads);
     const auto own_device = make_cpu_device();
+    const MuonValues values{0.02f, 0.9f, 0.1f, 1.0f};
     Matter matters[] = {{*own_device, m, n}, {*own_device, m, n}};
     own_device->ops().run_independent(2, [&](int64_t i, int) {
       const Matter& x = matters[i];
-      muon_update(own_device->ops(), {0.02f, 0.9f, 0.1f, 1.0f}, m, n, x.grad.data(), x.p.data(),
-                  x.momentum.data(), x.second.data(), x.scratch.pointers());
+      muon_update(own_device->ops(), &values, m, n, x.grad.data(), x.p.data(), x.momentum.data(),
+                  x.second.data(), x.scratch.pointers());
     });
     results.push_back(matters[0].p.get());
     results.push_back(matters[1].p.get());
@@ -163,8 +164,9 @@ TEST_P(MuonTest, ZeroGradientMovesNothingButByDecay) {
   Floats p(*device, start), grad(*device, m * n), momentum(*device, m * n);
   Floats second(*device, std::max(m, n));
   const Scratch scratch(*device, m, n);
-  muon_update(device->ops(), {0.5f, 0.9f, 0.0f, 1.0f}, m, n, grad.data(), p.data(), momentum.data(),
-              second.data(), scratch.pointers());
+  const MuonValues values{0.5f, 0.9f, 0.0f, 1.0f};
+  muon_update(device->ops(), &values, m, n, grad.data(), p.data(), momentum.data(), second.data(),
+              scratch.pointers());
   EXPECT_EQ(p.get(), start);
 }
 
