@@ -33,8 +33,12 @@ struct CudaModel {
   Gpt gpt;
 };
 
-TEST(CudaGolden, LossAndGradientsInFp32) {
-  const GoldenCase golden("sl_mqa");
+class CudaGolden : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Models, CudaGolden, ::testing::Values("sssl_gqa", "l_mha", "sl_mqa"),
+                         [](const auto& model) { return std::string(model.param); });
+
+TEST_P(CudaGolden, LossAndGradientsInFp32) {
+  const GoldenCase golden(GetParam());
   const std::vector<int32_t> tokens = golden.ints("tokens"), targets = golden.ints("targets");
   CudaModel model(golden, "fp32");
   const LossSum sum = model.gpt.forward_backward(tokens.data(), targets.data(), golden.batch());
@@ -43,14 +47,18 @@ TEST(CudaGolden, LossAndGradientsInFp32) {
   for (const ParamInfo& info : model.gpt.layout().params()) {
     const std::vector<float> grad = model.gradient(info, sum.tokens);
     const float* want = golden.tensors.tensor("grad/" + info.name).f32();
+    if (info.kind == ParamKind::kBackoutLambda && std::string(GetParam()) == "l_mha") {
+      EXPECT_NEAR(grad[0], want[0], 1e-6);  // 0 up to rounding, see tests/golden/README.md
+      continue;
+    }
     EXPECT_LE(relative_l2(grad.data(), want, info.size()), golden.gate("grad/" + info.name))
         << info.name;
   }
 }
 
-// Every rounding to bf16 has a relative error of at most 2^-9; some ten of them lie on the way to a
-// gradient, in random directions.
-TEST(CudaGolden, LossAndGradientsInBf16AndASteadyPass) {
+// Rounding to bf16 has a relative error of at most 2^-8 and of 2^-9 on average; some ten of them lie
+// on the way to a gradient, in random directions.
+TEST(CudaModel, LossAndGradientsInBf16AndASteadyPass) {
   const GoldenCase golden("l_mha");  // head_dim 32
   const std::vector<int32_t> tokens = golden.ints("tokens"), targets = golden.ints("targets");
   CudaModel model(golden, "bf16");

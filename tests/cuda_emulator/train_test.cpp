@@ -13,7 +13,7 @@ constexpr int64_t kSteps = 4;
 // The golden model from its parameters: a sequence of 512 tokens a step, a sample of text
 // (decoding), a checkpoint.
 CommandResult train(const std::string& folder, const std::string& name,
-                    std::vector<std::string> more) {
+                    std::vector<std::string> more, Env env = {}) {
   std::vector<std::string> args = {
       "train", HEDDLE_SOURCE_DIR "/tests/e2e/sssl_gqa.yaml",
       "train.init_from=" HEDDLE_SOURCE_DIR "/tests/golden/sssl_gqa.safetensors",
@@ -22,7 +22,8 @@ CommandResult train(const std::string& folder, const std::string& name,
       "train.peak_flops=1e9",
       "optim.warmup_steps=1", "checkpoint.at_end=true", "log.dir=" + folder, "log.name=" + name};
   args.insert(args.end(), more.begin(), more.end());
-  return run_heddle(args, {{"HEDDLE_CUDA_MODULE", HEDDLE_EMULATED "/libheddle_cuda.so"}}, 280);
+  env["HEDDLE_CUDA_MODULE"] = HEDDLE_EMULATED "/libheddle_cuda.so";
+  return run_heddle(args, env, 280);
 }
 std::vector<std::string> cuda(const std::string& precision) {
   return {"device.kind=cuda", "device.precision=" + precision,
@@ -61,8 +62,7 @@ TEST(CudaTrain, FollowsTheCpuAndGoesOnThere) {
   EXPECT_EQ(losses(folder.path(), "fp32").size(), static_cast<size_t>(kSteps + 1));
 }
 
-// Losses of a bf16 step differ by the rounding of activations, about 2^-9 of a logit; what updates
-// do to that stays within a few of these over four steps.
+// How near is trajectory_test.cpp's business; this is the way through the program.
 TEST(CudaTrain, Bf16StaysNear) {
   const TempFolder folder;
   const CommandResult cpu = train(folder.path(), "cpu", {"device.kind=cpu"});
@@ -72,6 +72,37 @@ TEST(CudaTrain, Bf16StaysNear) {
   const auto want = losses(folder.path(), "cpu"), got = losses(folder.path(), "bf16");
   expect_close(got, want, 5e-3);
   EXPECT_NE(got.at(1), want.at(1));
+}
+
+TEST(CudaTrain, OutOfMemoryPrintsThePlan) {
+  const TempFolder folder;
+  std::vector<std::string> more = cuda("bf16");
+  more.push_back("train.device_batch_size=4");
+  more.push_back("train.total_batch_size=2048");
+  for (const char* mebibytes : {"12", "5", "1"}) {  // for activations, for weights, for nothing
+    const CommandResult r =
+        train(folder.path(), "small", more, {{"HEDDLE_EMULATED_MEMORY_MIB", mebibytes}});
+    EXPECT_EQ(r.exit_code, 4) << r.err;
+    for (const char* part :
+         {"heddle: [memory] ", "memory of this run on Emulated sm_80, planned", "activations",
+          "optimizer state", "together", "A rank needs", "train.device_batch_size"}) {
+      EXPECT_NE(r.err.find(part), std::string::npos) << part << "\n" << r.err;
+    }
+  }
+}
+
+TEST(CudaTrain, GraphsThatCannotBeAreRefused) {
+  const TempFolder folder;
+  std::vector<std::string> more = cuda("bf16");
+  more.push_back("device.cuda_graph=always");
+  more.push_back("attention.validate=true");
+  const CommandResult validated = train(folder.path(), "validated", more);
+  EXPECT_EQ(validated.exit_code, 3) << validated.err;
+  EXPECT_NE(validated.err.find("attention.validate"), std::string::npos) << validated.err;
+  const CommandResult cpu =
+      train(folder.path(), "cpu", {"device.kind=cpu", "device.cuda_graph=always"});
+  EXPECT_EQ(cpu.exit_code, 3) << cpu.err;
+  EXPECT_NE(cpu.err.find("does not record"), std::string::npos) << cpu.err;
 }
 
 TEST(CudaTrain, RefusesWhatItCannotDo) {
