@@ -13,13 +13,11 @@ using conformance::Block;
 using conformance::Edge;
 
 constexpr size_t kBandBytes = 512;
-constexpr size_t kAllocationAlign = 256;  // of cudaMalloc
-constexpr size_t kMostKept = 64;          // free allocations of a size
+constexpr size_t kMostKept = 64;  // free allocations of a size
 constexpr size_t kLargestKept = size_t{1} << 20;
 
-char* round_up(char* p, size_t align) {
-  const auto address = reinterpret_cast<uintptr_t>(p);
-  return p + ((align - address % align) % align);
+char* round_down(char* p, size_t align) {
+  return p - reinterpret_cast<uintptr_t>(p) % align;
 }
 
 }  // namespace
@@ -59,15 +57,11 @@ Block DeviceMemory::allocate(size_t bytes, size_t align, Edge edge, const char* 
     free.pop_back();
   }
   block.pages = buffer.get();
-  char* data = static_cast<char*>(block.pages);
-  if (edge == Edge::kEnd) {
-    // Aligned to what was asked for and, where cudaMalloc allows, to no more.
-    data =
-        align < kAllocationAlign ? data + kBandBytes + align : round_up(data + kBandBytes, align);
-  } else {
-    data = round_up(data, align);
-  }
-  block.data = data;
+  // At the end: aligned to what was asked for and, where allocations begin at multiples of 256, to
+  // no more.
+  char* const begin = static_cast<char*>(block.pages);
+  block.data = edge == Edge::kEnd ? round_down(begin + kBandBytes + align, align)
+                                  : round_down(begin + align - 1, align);
   const std::vector<unsigned char> band(block.pages_bytes, conformance::kBand);
   device_.upload(block.pages, band.data(), band.size());
   live_[block.pages] = std::move(buffer);
