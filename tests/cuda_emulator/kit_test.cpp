@@ -9,12 +9,12 @@ namespace heddle::test {
 namespace {
 
 const std::string kFlash = HEDDLE_EMULATED "/plugins/cuda_flash.so";
-const std::string kOffByOne = HEDDLE_EMULATED "/mutants/off_by_one.so";
+const std::string kMutant = HEDDLE_EMULATED "/mutants/cuda_flash_mutant.so";
 
 CommandResult plugin(std::vector<std::string> args,
                      const std::string& module = HEDDLE_EMULATED "/libheddle_cuda.so") {
   args.insert(args.begin(), "plugin");
-  return run_heddle(args, {{"HEDDLE_CUDA_MODULE", module}}, 200);
+  return run_heddle(args, {{"HEDDLE_CUDA_MODULE", module}, {"HEDDLE_MUTANT", "window"}}, 200);
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -33,11 +33,11 @@ TEST(CheckOnCuda, PassesCudaFlash) {
 
 TEST(CheckOnCuda, NamesTheRuleThatAMutantBreaks) {
   const CommandResult r =
-      plugin({"check", kOffByOne, "--device", "cuda", "--quick", "--only", "CNT,INVALID"});
+      plugin({"check", kMutant, "--device", "cuda", "--quick", "--only", "CNT,INVALID"});
   EXPECT_EQ(r.exit_code, 5) << r.out << r.err;
   EXPECT_TRUE(has(r.out, "CNT      keys counted exactly                 FAIL")) << r.out;
-  EXPECT_TRUE(has(r.out, "window_left + 1: the window shows one earlier key too many")) << r.out;
-  EXPECT_TRUE(has(r.out, "off_by_one.so --device cuda --only CNT --case ")) << r.out;
+  EXPECT_TRUE(has(r.out, "the window is ignored")) << r.out;
+  EXPECT_TRUE(has(r.out, "cuda_flash_mutant.so --device cuda --only CNT --case ")) << r.out;
   EXPECT_TRUE(has(r.out, "1 passed, 1 failed")) << r.out;
 }
 
@@ -108,7 +108,7 @@ TEST_F(BenchOnCuda, LeavesTheOrderToThePluginWhenAsked) {
 
 TEST_F(BenchOnCuda, FindsWrongNumbers) {
   const CommandResult r =
-      bench({"--device", "cuda", "--plugin-path", kOffByOne, "--plugins", "off_by_one"});
+      bench({"--device", "cuda", "--plugin-path", kMutant, "--plugins", "cuda_flash_mutant"});
   EXPECT_EQ(r.exit_code, 5) << r.out << r.err;
   EXPECT_TRUE(has(r.out, "failed: wrong numbers: lse (b 0")) << r.out;
   EXPECT_TRUE(has(r.out, "peak not known (--peak-tflops states it)")) << r.out;
