@@ -6,27 +6,30 @@
 namespace heddle {
 namespace {
 
-// Enough rows for the product with lm_head to run at full speed while their logits stay small.
-constexpr int64_t kLogitsBytes = int64_t{32} << 20;
+// Enough rows for the products with lm_head to run at full speed: every chunk reads its weights
+// and, in training, adds to their gradient. Training's logits share memory with gradients that come
+// later.
+constexpr int64_t kLogitsBytes = int64_t{32} << 20, kTrainingLogitsBytes = int64_t{128} << 20;
 constexpr int64_t kMinChunk = 64;
 
-int64_t choose_chunk(int64_t rows, int64_t padded_vocab) {
-  const int64_t fitting = kLogitsBytes / (padded_vocab * static_cast<int64_t>(sizeof(float)));
+}  // namespace
+
+int64_t logit_rows(int64_t rows, int64_t padded_vocab, bool training) {
+  const int64_t bytes = training ? kTrainingLogitsBytes : kLogitsBytes;
+  const int64_t fitting = bytes / (padded_vocab * static_cast<int64_t>(sizeof(float)));
   return std::min(rows, std::max(fitting, kMinChunk));
 }
-
-}  // namespace
 
 Activations::Activations(const ModelSpec& spec, int64_t max_batch, int64_t seq_len, bool training,
                          size_t workspace_size)
     : rows(max_batch * seq_len),
-      chunk_rows(choose_chunk(rows, spec.padded_vocab)),
+      chunk_rows(logit_rows(rows, spec.padded_vocab, training)),
       workspace_bytes(workspace_size),
       padded_vocab_(spec.padded_vocab) {
   plan_batch(spec, training);
   plan_stream(spec, training);
   plan_blocks(spec, training);
-  reserve("logits", chunk_rows * spec.padded_vocab, &logits);
+  if (!training) reserve("logits", chunk_rows * spec.padded_vocab, &logits);
   reserve("logit rows", chunk_rows * spec.n_embd, &head_rows);
   reserve("attention workspace", static_cast<int64_t>(workspace_size), &workspace);
   if (training) {
@@ -131,10 +134,11 @@ void Activations::plan_head_and_backward(const ModelSpec& spec) {
   const size_t rstd = reserve("final rstd", rows, &final_rstd);
   arena_.release(mix);
   const size_t dhead = reserve("d final h", nc, &dfinal);
+  const size_t rows_of_logits = reserve("logits", chunk_rows * spec.padded_vocab, &logits);
   reserve("d stream", nc, &dx);
   if (spec.x0_lambdas) reserve("d embedding", nc, &dx0);
   if (spec.backout) reserve("d backout", nc, &dxb);
-  for (const size_t entry : {h, rstd, dhead}) arena_.release(entry);
+  for (const size_t entry : {h, rstd, dhead, rows_of_logits}) arena_.release(entry);
   reserve("d h", nc, &dh);
   arena_.release(reserve("d a", rows * spec.mlp_dim(), &da));
   reserve("d o", nc, &dout);

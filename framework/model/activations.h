@@ -28,6 +28,9 @@ struct BlockActivations {
   float* a = nullptr;       // (N, 4C) relu^2; backward takes relu as its root
 };
 
+// Rows whose logits exist at one time in a pass of `rows` rows.
+int64_t logit_rows(int64_t rows, int64_t padded_vocab, bool training);
+
 class Activations {
  public:
   // `workspace` is the largest that attention asks for.

@@ -14,6 +14,7 @@
 #include "framework/core/parallel_for.h"
 #include "framework/core/rng.h"
 #include "framework/device/device.h"
+#include "framework/model/activations.h"
 #include "framework/model/params.h"
 #include "framework/model/spec.h"
 #include "framework/optim/muon.h"
@@ -40,7 +41,7 @@ class Products {
         plan_(plan_optimizer(config.optim, layout_, config.train.total_batch_size)),
         rows_(config.train.device_batch_size * spec_.sequence_len),
         micro_steps_(config.train.total_batch_size / rows_),
-        chunk_(std::min<int64_t>(rows_, 256)),
+        chunk_(logit_rows(rows_, spec_.padded_vocab, true)),
         wide_(std::max(spec_.qkv_dim(), spec_.mlp_dim())),
         in_(noise(std::max(rows_ * wide_, chunk_ * spec_.padded_vocab))),
         out_(noise(std::max(rows_ * wide_, chunk_ * spec_.padded_vocab))),
