@@ -1,8 +1,7 @@
-// Matrix products: of a few rows by one kernel of ours, all others cut into one tile per worker by
-// us, each tile by another of ours where that is faster than oneDNN's sgemm. On the shapes of a
-// training step one thread per tile is at least as fast as oneDNN's own threading and as its matmul
-// primitive; it keeps the order of every sum, and needs no primitive cache and no operator new
-// inside oneDNN.
+// Matrix products: of a few rows by a kernel of ours, all others through oneDNN's sgemm, cut into
+// one tile per worker by us. On the shapes of a training step one thread per tile is at least as
+// fast as oneDNN's own threading and as its matmul primitive; it keeps the order of every sum, and
+// needs no primitive cache, no scratch of ours and no operator new inside oneDNN.
 #include <dnnl.h>
 #ifndef _OPENMP
 #include <omp.h>
@@ -57,17 +56,7 @@ Grid choose_grid(int64_t m, int64_t n, int64_t k, int64_t workers) {
   return best;
 }
 
-// Where our kernel beats oneDNN's: with many rows against rows (x W^T), because it copies nothing
-// of A, and with a C that no cache holds, because it asks for the lines of C ahead. Decided by the
-// whole product, so that the number of tiles changes no bit.
-bool suits_own_kernel(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b) {
-  constexpr int64_t kManyRows = 1024, kDeep = 4096, kLargeC = 4 << 20;
-  if (k == 0 || m < kManyRows) return false;
-  return trans_a ? m * n >= kLargeC : trans_b && k <= kDeep;
-}
-
 struct Product {
-  const kernels::OpsTable* own;  // nullptr: oneDNN
   const float *a, *b;
   float* c;
   int64_t lda, ldb, ldc;
@@ -77,27 +66,14 @@ struct Product {
 
   // c[i : i + m, j : j + n]
   void tile(int64_t i, int64_t m, int64_t j, int64_t n) const {
-    const float* rows = trans_a ? a + i : a + i * lda;
-    const float* cols = trans_b ? b + j * ldb : b + j;
-    if (own != nullptr) {
-      own->gemm({rows, lda, trans_a, cols, ldb, trans_b, c + i * ldc + j, ldc, m, n, k, alpha, beta,
-                 static_cast<float*>(
-                     thread_scratch(static_cast<size_t>(own->gemm_scratch) * sizeof(float)))});
-      return;
-    }
 #ifndef _OPENMP
     // The pool is std::thread (thread sanitizer): oneDNN sees no OpenMP region around it.
     omp_set_num_threads(1);
 #endif
-    // oneDNN copies op(a) as a whole: a great depth is cut, so that the copy stays small.
-    const int64_t piece = trans_a ? k : std::min<int64_t>(k, 8192);
-    for (int64_t at = 0; at == 0 || at < k; at += std::max<int64_t>(piece, 1)) {
-      const dnnl_status_t status =
-          dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, std::min(piece, k - at), alpha,
-                     rows + at, lda, trans_b ? cols + at : cols + at * ldb, ldb,
-                     at == 0 ? beta : 1.0f, c + i * ldc + j, ldc);
-      HEDDLE_CHECK(status == dnnl_success, "oneDNN sgemm: status " + std::to_string(status));
-    }
+    const dnnl_status_t status = dnnl_sgemm(
+        trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, trans_a ? a + i : a + i * lda,
+        lda, trans_b ? b + j * ldb : b + j, ldb, beta, c + i * ldc + j, ldc);
+    HEDDLE_CHECK(status == dnnl_success, "oneDNN sgemm: status " + std::to_string(status));
   }
 };
 
@@ -118,19 +94,8 @@ void CpuOps::matmul(const Matrix& a, bool trans_a, const Matrix& b, bool trans_b
                  [&](int64_t begin, int64_t end) { table_.thin_matmul(thin, begin, end); });
     return;
   }
-  const bool own = suits_own_kernel(m, n, k, trans_a, trans_b);
-  const Product product{own ? &table_ : nullptr,
-                        a.f32(),
-                        b.f32(),
-                        c.f32(),
-                        a.ld,
-                        b.ld,
-                        c.ld,
-                        trans_a,
-                        trans_b,
-                        k,
-                        alpha,
-                        beta};
+  const Product product{a.f32(), b.f32(), c.f32(), a.ld,  b.ld, c.ld,
+                        trans_a, trans_b, k,       alpha, beta};
   const int64_t workers = t_single ? 1 : num_threads();
   if (workers == 1) {
     product.tile(0, m, 0, n);

@@ -172,29 +172,9 @@ struct MuonUpdate {
   float* p;
 };
 
-// c (m, n) = alpha * op(a) op(b) + beta * c, k > 0; op(a) is (m, k), and a itself (k, m) where
-// trans_a is set, likewise b. With beta 0 what c held does not matter. scratch: gemm_scratch
-// floats.
-struct Gemm {
-  const float* a;
-  int64_t lda;
-  bool trans_a;
-  const float* b;
-  int64_t ldb;
-  bool trans_b;
-  float* c;
-  int64_t ldc, m, n, k;
-  float alpha, beta;
-  float* scratch;
-};
-
 struct OpsTable {
   const char* isa;
   int lanes;
-
-  // ---- matrix products. An element of c has the same bits whatever m and n are.
-  int64_t gemm_scratch;
-  void (*gemm)(const Gemm& op);
 
   // ---- ranges of elements
   void (*add)(float* dst, const float* src, int64_t n);

@@ -2,7 +2,6 @@
 // the set's flags; see CMakeLists.txt.
 #include "kernels/cpu/ops/attention_inputs.h"
 #include "kernels/cpu/ops/elementwise.h"
-#include "kernels/cpu/ops/gemm.h"
 #include "kernels/cpu/ops/loss.h"
 #include "kernels/cpu/ops/muon.h"
 #include "kernels/cpu/ops/norms.h"
@@ -23,8 +22,6 @@ const OpsTable& HEDDLE_TABLE(HEDDLE_ISA)() {
   static constexpr OpsTable kTable = {
       .isa = HEDDLE_STRING(HEDDLE_ISA),
       .lanes = HEDDLE_LANES,
-      .gemm_scratch = HEDDLE_ISA::kGemmScratch,
-      .gemm = HEDDLE_ISA::gemm,
       .add = HEDDLE_ISA::add,
       .sum_squares = HEDDLE_ISA::sum_squares,
       .relu2_forward = HEDDLE_ISA::relu2_forward,
