@@ -21,9 +21,22 @@ double gib(size_t bytes) {
   return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0);
 }
 
-void print_device(const CudaDeviceInfo& d) {
-  fmt::print("  device {}: {}, sm_{}, {:.1f} GiB\n", d.index, d.name, d.arch, gib(d.memory));
+void print_device(const CudaDeviceInfo& d, size_t devices) {
+  fmt::print("  device {}: {}, sm_{}, {:.1f} GiB, {}\n", d.index, d.name, d.arch, gib(d.memory),
+             d.identity);
   if (!d.peers.empty()) fmt::print("    reaches the memory of {}\n", fmt::join(d.peers, ", "));
+  if (d.peers.size() + 1 < devices) {
+    fmt::print("    {}: messages go through the host's memory\n",
+               d.peers.empty() ? "reaches no other device's memory" : "does not reach the others'");
+  }
+}
+
+void print_nccl(const CudaSystem& system) {
+  if (system.nccl_problem.empty()) {
+    fmt::print("NCCL: {} ({})\n", system.nccl, system.nccl_path);
+  } else {
+    fmt::print("{}\n  {}\n", system.nccl_problem, system.nccl_remedy);
+  }
 }
 
 void print_cuda() {
@@ -36,8 +49,9 @@ void print_cuda() {
   const CudaSystem system = module->inspect();
   fmt::print("CUDA: built for {}, driver {}\n", system.runtime,
              system.driver.empty() ? "none" : "for CUDA " + system.driver);
-  for (const CudaDeviceInfo& d : system.devices) print_device(d);
+  for (const CudaDeviceInfo& d : system.devices) print_device(d, system.devices.size());
   if (!system.problem.empty()) fmt::print("  {}: {}\n", system.problem, system.remedy);
+  print_nccl(system);
 }
 
 void print_plugins(const AttentionConfig& config) {

@@ -16,10 +16,9 @@
 // Host backends move data only inside calls of this class, so a thread that computes meanwhile
 // calls poll() every now and then.
 //
-// Room for NCCL: buffers are addresses of the device that the backend serves; start_...() records
-// an event on the compute stream, makes the communication stream wait for it and enqueues;
-// Work::wait() makes the compute stream wait for the operation's event and does not block the host;
-// poll() asks for the asynchronous error of the library and throws it.
+// Buffers are in the host's memory; for the nccl backend also in its device's, where an operation
+// follows the compute stream's work so far, Work::wait() makes that stream wait and not the host, and
+// poll() throws the errors that the library has met meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -75,7 +74,7 @@ class Communicator {
   int world_size() const { return info_.world_size; }
   int local_rank() const { return info_.local_rank; }
   int local_size() const { return info_.local_size; }
-  // "self" | "mpi" | "gloo"
+  // "self" | "mpi" | "gloo" | "nccl"
   virtual std::string_view backend() const = 0;
   // For people: "mpi (Open MPI 4.1.4), rank 1 of 3, local 1 of 3".
   virtual std::string description() const = 0;

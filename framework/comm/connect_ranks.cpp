@@ -5,6 +5,7 @@
 
 #include "framework/comm/gloo/gloo_communicator.h"
 #include "framework/comm/mpi/mpi_communicator.h"
+#include "framework/comm/nccl/nccl_communicator.h"
 #include "framework/comm/rendezvous.h"
 #include "framework/comm/self/self_communicator.h"
 #include "framework/core/error.h"
@@ -34,7 +35,8 @@ Backend automatic(const LaunchContext& launch) {
 }
 
 Backend choose(const DistConfig& config, const LaunchContext& launch) {
-  if (config.backend == "auto") return automatic(launch);
+  // nccl: what is no device memory goes the same way as without it.
+  if (config.backend == "auto" || config.backend == "nccl") return automatic(launch);
   if (config.backend == "self") {
     if (launch.world_size == 1) return Backend::kSelf;
     throw comm_error(
@@ -44,7 +46,7 @@ Backend choose(const DistConfig& config, const LaunchContext& launch) {
   if (config.backend == "gloo") return Backend::kGloo;
   if (config.backend != "mpi") {
     throw comm_error(
-        fmt::format("dist.backend: got {}, expected auto, self, mpi or gloo", config.backend),
+        fmt::format("dist.backend: got {}, expected auto, self, mpi, gloo or nccl", config.backend),
         "Set dist.backend: auto");
   }
   // MPI_Init of an agent's child would take it for a job of its own, or abort it.
@@ -88,6 +90,7 @@ Ranks connect_ranks(const DistConfig& config, const LaunchContext& launch) {
 
 void abort_job(int exit_code) {
   std::fflush(nullptr);
+  cut_device_links();
   abort_mpi(exit_code);
   std::_Exit(exit_code);
 }

@@ -72,7 +72,7 @@ struct Ranks {
 };
 
 // dist.backend `auto`: mpi for ranks that mpirun or srun started, gloo for other ranks, self for a
-// process alone. Throws comm_error when several processes were started and nothing here can connect
+// process alone; nccl is made over one of these, once there is a device. Throws comm_error when several processes were started and nothing here can connect
 // them (never N copies that each take themselves for the whole run), when the backend that the user
 // named cannot serve, and when it sees another rank or size than the launcher's environment. To end
 // in good order: rendezvous->leave(), then comm->finish().

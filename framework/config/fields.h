@@ -169,9 +169,9 @@ void visit_fields(OptimConfig& c, V& v) {
 template <class V>
 void visit_fields(DistConfig& c, V& v) {
   v.field(
-      "backend", c.backend, one_of({"auto", "self", "mpi", "gloo"}),
-      "how ranks talk; auto: mpi under mpirun or srun with PMI, gloo under other launchers, self "
-      "when alone");
+      "backend", c.backend, one_of({"auto", "self", "mpi", "gloo", "nccl"}),
+      "how ranks talk; auto: nccl on CUDA devices, mpi under mpirun or srun with PMI, gloo under "
+      "other launchers, self when alone");
   v.field("timeout_s", c.timeout_s, between(1, 86400),
           "seconds that any wait for another rank may take before the run ends");
   v.field("rank", c.rank, between(0, 1 << 20),

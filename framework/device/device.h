@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "framework/device/device_link.h"
 #include "framework/device/ops.h"
 
 namespace heddle {
@@ -68,6 +69,22 @@ class Device {
   // FLOP/s of a burst of fused multiply-adds on all threads of a CPU, of large products on a GPU,
   // at most 50 ms: MFU's denominator.
   virtual double measure_peak_flops() = 0;
+
+  // ---- among ranks
+
+  // Is `address` this device's memory, which the host cannot touch? Never on CPU.
+  virtual bool holds(const void* /*address*/) const { return false; }
+  // The same in every process that uses this very device: "GPU-8a1c...". Empty on CPU.
+  virtual std::string identity() const { return {}; }
+  // `callback` runs before the host begins to wait for the compute stream, which may hold work that
+  // follows a link's: it can watch over that. Empty: none.
+  virtual void before_wait(std::function<void()> /*callback*/) {}
+  // For connect(): made by one rank, given to all. Throws heddle::Error (environment) where this
+  // device has no links, or their library cannot be loaded; so does check_links().
+  virtual std::string make_link_id();
+  virtual void check_links() const;
+  // Collective over the ranks with that id, one device each; the link is made when not busy().
+  virtual std::unique_ptr<DeviceLink> connect(const std::string& id, int rank, int world_size);
 };
 
 // The host's processors, fp32. The instruction set is the best that the processor has, or what

@@ -223,14 +223,12 @@ void ShardedStep::close_bucket(size_t b) {
   const Bucket& bucket = own_.buckets()[b];
   if (options_.level == ShardLevel::kGradients) {
     Slot& slot = slots_[slot_of_[b]];
-    model_.device().synchronize();
     slot.work = comm_.start_reduce_scatter_sum(bucket_span(slot.data, b), bucket.counts);
     slot.bucket = static_cast<int>(b);
     slot.first = micro_step_ == 0;
     return;
   }
   if (!last_) return;
-  model_.device().synchronize();
   const std::span<float> gradients = bucket_span(model_.grads() + bucket.begin, b);
   comm_.start_reduce_scatter_sum(gradients, bucket.counts);
   if (options_.level == ShardLevel::kNone) comm_.start_all_gather(gradients, bucket.counts);
@@ -331,12 +329,10 @@ void ShardedStep::update(int64_t iteration, float grad_scale) {
   const bool gathers = options_.level != ShardLevel::kNone;
   optimizer_.step_adamw(iteration, model_.params(), gradients(), grad_scale);
   if (gathers) {
-    model_.device().synchronize();
     for (const size_t b : gather_first_) start_gather(b);
   }
   optimizer_.step_muon(iteration, model_.params(), gradients(), grad_scale, poll_);
   if (gathers) {
-    model_.device().synchronize();
     for (const size_t b : gather_last_) start_gather(b);
   }
 }

@@ -7,6 +7,7 @@
 
 #include "framework/attention/attention.h"
 #include "framework/comm/host_communicator.h"
+#include "framework/comm/nccl/nccl_communicator.h"
 #include "framework/core/error.h"
 #include "framework/core/parallel_for.h"
 #include "framework/data/batch_plan.h"
@@ -158,7 +159,9 @@ std::vector<MemoryItem> memory_of(const PlanRequest& r, const RunPlan& plan, con
     items.push_back({"key/value cache", KvCache::planned_bytes(plan.spec, 1, capacity)});
   }
   if (r.topology.ranks() > 1) {
-    items.push_back({"communication", static_cast<size_t>(MessageLimits{}.scratch_bytes)});
+    items.push_back({"communication", static_cast<size_t>(r.device.shared_host
+                                                              ? MessageLimits{}.scratch_bytes
+                                                              : kNcclScratchBytes)});
   }
   return items;
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "framework/comm/host_communicator.h"
+#include "framework/comm/nccl/nccl_communicator.h"
 #include "framework/config/check.h"
 #include "framework/config/dump.h"
 #include "framework/core/parallel_for.h"
@@ -87,7 +88,9 @@ std::vector<MemoryItem> training_memory(const Run& run, const Ownership& ownersh
   items.push_back(
       {"optimizer scratch", static_cast<size_t>(optim.scratch_bytes(run.device->ops().workers()))});
   if (world_size > 1) {
-    items.push_back({"communication", static_cast<size_t>(MessageLimits{}.scratch_bytes)});
+    const bool nccl = run.comm->backend() == "nccl";
+    items.push_back({"communication", static_cast<size_t>(
+                                          nccl ? kNcclScratchBytes : MessageLimits{}.scratch_bytes)});
   }
   return items;
 }

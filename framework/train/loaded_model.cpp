@@ -40,7 +40,7 @@ LoadedModel load_model(const std::string& checkpoint_path, const LoadOptions& op
   DeviceConfig device = loaded.config.device;
   if (device.kind == "cuda") device.kind = "auto";
   if (device.precision == "bf16") device.precision = "auto";
-  loaded.device = make_device(device, 0);
+  loaded.device = make_device(device);
   loaded.attention = AttentionHost::create(attention, *loaded.device);
   const int64_t len =
       options.only_decode ? std::min(spec.sequence_len, kDecodePiece) : spec.sequence_len;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "framework/attention/catalog.h"
+#include "framework/comm/nccl/nccl_communicator.h"
 #include "framework/comm/threads.h"
 #include "framework/config/check.h"
 #include "framework/config/dump.h"
@@ -33,21 +34,71 @@ void choose_threads(const Config& config, Communicator& comm) {
   }
 }
 
-// Several ranks share sums of gradients, which no communicator does in device memory.
-void choose_device(Run& run) {
-  DeviceConfig device = run.config.device;
-  if (run.comm->world_size() > 1) {
-    if (device.kind == "cuda") {
-      throw environment_error("cuda",
-                              fmt::format("{} ranks on CUDA: this heddle trains one rank on it",
-                                          run.comm->world_size()),
-                              "start one process, or set device.kind: cpu");
-    }
-    device.kind = "cpu";
+// What keeps a rank from computing on CUDA: nothing, an error, or why device.kind: auto means its
+// CPU (code 0).
+json::array find_cuda(Run& run) {
+  try {
+    std::string note;
+    run.device =
+        make_device(run.config.device, run.comm->local_rank(), run.comm->local_size(), &note);
+    if (run.device->type() != DeviceType::kCuda) return {0, "cuda", note, ""};
+    run.device->check_links();
+    return {};
+  } catch (const Error& e) {
+    return {static_cast<int>(e.code()), e.area(), e.message(), e.remedy()};
   }
+}
+
+// Several ranks compute on CUDA, a device each, or none does. Returns why they do not.
+std::string choose_common_device(Run& run) {
+  const bool must = run.config.device.kind == "cuda" || run.config.device.precision == "bf16";
+  const std::vector<std::string> answers =
+      run.comm->all_gather_strings(json::serialize(find_cuda(run)));
+  bool some = false, all = true;
+  std::string why;
+  for (size_t r = 0; r < answers.size(); ++r) {
+    const json::value answer = json::parse(answers[r]);
+    const json::array& a = answer.as_array();
+    some = some || a.empty();
+    if (a.empty()) continue;
+    all = false;
+    const auto text = [&](size_t i) { return std::string(a.at(i).as_string()); };
+    const std::string message = fmt::format("rank {}: {}", r, text(2));
+    if (must) {
+      throw Error(static_cast<ExitCode>(a.at(0).to_number<int>()), text(1), message, text(3));
+    }
+    if (why.empty() && !text(2).empty()) why = message;
+  }
+  if (all) return {};
+  run.device = make_cpu_device();
+  return why.empty() && some ? "some ranks have no CUDA" : why;
+}
+
+void choose_device(Run& run) {
+  const std::string& backend = run.config.dist.backend;
+  const bool alone = run.comm->world_size() == 1;
   std::string note;
-  run.device = make_device(device, run.comm->local_rank(), &note);
+  if (alone) {
+    run.device = make_device(run.config.device, 0, 1, &note);
+  } else if (backend == "auto" || backend == "nccl") {
+    note = choose_common_device(run);
+  } else if (run.config.device.kind == "cuda") {
+    throw config_error(
+        fmt::format("dist.backend {} moves memory of the host, and device.kind is cuda", backend),
+        "set dist.backend: auto or nccl");
+  } else {
+    run.device = make_cpu_device();
+  }
   if (!note.empty() && run.chief()) log::warn("training on the CPU: {}", note);
+  const bool cuda = run.device->type() == DeviceType::kCuda;
+  if (backend == "nccl" && !cuda) {
+    throw config_error("dist.backend nccl moves memory of CUDA devices, and this run computes on " +
+                           run.device->description(),
+                       "set dist.backend: auto, or device.kind: cuda");
+  }
+  if (cuda && !alone) {
+    run.comm = make_nccl_communicator(std::move(run.comm), run.rendezvous, *run.device);
+  }
 }
 
 void choose_attention(Run& run) {

@@ -147,7 +147,8 @@ void Trainer::run_micro_steps() {
     activity::progress();
     if (fault(FaultPoint::kBackward, position_.step + 1)) {
       sharded_->wait_parameters();
-      std::fill_n(model_->params(), model_->layout().total(), std::nanf(""));
+      const std::vector<float> nans(static_cast<size_t>(model_->layout().total()), std::nanf(""));
+      run_.device->upload(model_->params(), nans.data(), nans.size() * sizeof(float));
     }
     done += batch;
     sharded_->begin_micro_step(done == plan.count);

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <random>
 
+#include "framework/comm/nccl/nccl_communicator.h"
 #include "framework/comm/net.h"
 #include "framework/core/error.h"
 #include "framework/core/file.h"
@@ -383,6 +384,7 @@ void Watchdog::end(const Suspicion& verdict, bool agreed, const std::string& own
     print_line(std::string("while writing the failure record: ") + e.what());
   }
   if (launch_.rank == 0) linger();
+  cut_device_links();
   ::_exit(static_cast<int>(exit_code));
 }
 

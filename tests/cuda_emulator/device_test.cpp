@@ -69,14 +69,14 @@ TEST(CudaDevice, WhatStandsInItsWayIsOneClearError) {
   // auto goes on with the CPU, and says why.
   emulator::inject_error(cudaErrorNoDevice, 0);
   std::string note;
-  EXPECT_EQ(make_device({}, 0, &note)->type(), DeviceType::kCpu);
+  EXPECT_EQ(make_device({}, 0, 1, &note)->type(), DeviceType::kCpu);
   EXPECT_EQ(note, "no CUDA device is visible");
   emulator::inject_error(cudaErrorNoDevice, 0);
-  EXPECT_NE(failure([] { make_device({.kind = "auto", .precision = "bf16"}, 0); }).find("bf16"),
+  EXPECT_NE(failure([] { make_device({.kind = "auto", .precision = "bf16"}); }).find("bf16"),
             std::string::npos);
-  EXPECT_EQ(make_device({.kind = "cpu"}, 0)->type(), DeviceType::kCpu);
+  EXPECT_EQ(make_device({.kind = "cpu"})->type(), DeviceType::kCpu);
   // One visible device is this rank's, whatever its number among the ranks of the host.
-  EXPECT_EQ(make_device({.kind = "cuda"}, 3)->index(), 0);
+  EXPECT_EQ(make_device({.kind = "cuda"}, 3, 4)->index(), 0);
 }
 
 TEST(CudaDevice, AFaultOfAKernelIsAnErrorWithItsPlace) {

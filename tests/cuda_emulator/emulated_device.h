@@ -13,7 +13,7 @@ namespace heddle::testing {
 inline std::unique_ptr<Device> emulated_device(const std::string& precision,
                                                const std::string& cuda_graph = "auto") {
   setenv("HEDDLE_CUDA_MODULE", HEDDLE_EMULATED "/libheddle_cuda.so", 1);
-  return make_device({.kind = "cuda", .precision = precision, .cuda_graph = cuda_graph}, 0);
+  return make_device({.kind = "cuda", .precision = precision, .cuda_graph = cuda_graph});
 }
 
 struct EmulatedHost {

@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <new>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +39,41 @@ std::vector<T> awkward_buffer(int rank, int64_t n) {
   return x;
 }
 
+// Where the buffers of the checks live: the host's memory, or a device's.
+class CheckMemory {
+ public:
+  virtual ~CheckMemory() = default;
+  virtual std::shared_ptr<void> allocate(size_t bytes) {
+    return std::shared_ptr<void>(::operator new(bytes), [](void* p) { ::operator delete(p); });
+  }
+  virtual void write(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+  virtual void read(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+  // Until what waits for finished operations is over, too.
+  virtual void settle() {}
+};
+
+template <class T>
+class CheckBuffer {
+ public:
+  CheckBuffer(CheckMemory& memory, const std::vector<T>& values)
+      : memory_(memory), size_(values.size()) {
+    if (size_ == 0) return;
+    data_ = memory.allocate(size_ * sizeof(T));
+    memory.write(data_.get(), values.data(), size_ * sizeof(T));
+  }
+  std::span<T> span() const { return {static_cast<T*>(data_.get()), size_}; }
+  std::vector<T> values() const {
+    std::vector<T> values(size_);
+    if (size_ > 0) memory_.read(values.data(), data_.get(), size_ * sizeof(T));
+    return values;
+  }
+
+ private:
+  CheckMemory& memory_;
+  size_t size_;
+  std::shared_ptr<void> data_;
+};
+
 // Splits with uneven, zero and all-in-one pieces.
 inline std::vector<std::vector<int64_t>> count_tables(int world) {
   std::vector<std::vector<int64_t>> tables(5);
@@ -51,7 +89,7 @@ inline std::vector<std::vector<int64_t>> count_tables(int world) {
 }
 
 template <class T>
-void check_reduce_scatter(Communicator& comm) {
+void check_reduce_scatter(Communicator& comm, CheckMemory& memory) {
   for (const auto& counts : count_tables(comm.world_size())) {
     int64_t total = 0, own_begin = 0, own_end = 0;
     for (int r = 0; r < comm.world_size(); ++r) {
@@ -59,8 +97,9 @@ void check_reduce_scatter(Communicator& comm) {
       total += counts[r];
       if (r == comm.rank()) own_end = total;
     }
-    auto x = awkward_buffer<T>(comm.rank(), total);
-    comm.reduce_scatter_sum(std::span<T>(x), counts);
+    const CheckBuffer<T> buffer(memory, awkward_buffer<T>(comm.rank(), total));
+    comm.reduce_scatter_sum(buffer.span(), counts);
+    const std::vector<T> x = buffer.values();
     int64_t wrong = 0;
     for (int64_t i = 0; i < total; ++i) {
       const bool own = i >= own_begin && i < own_end;
@@ -72,10 +111,11 @@ void check_reduce_scatter(Communicator& comm) {
 }
 
 template <class T>
-void check_all_reduce(Communicator& comm) {
+void check_all_reduce(Communicator& comm, CheckMemory& memory) {
   for (const int64_t n : {0, 1, 2, 7, 1000, 20011}) {
-    auto x = awkward_buffer<T>(comm.rank(), n);
-    comm.all_reduce_sum(std::span<T>(x));
+    const CheckBuffer<T> buffer(memory, awkward_buffer<T>(comm.rank(), n));
+    comm.all_reduce_sum(buffer.span());
+    const std::vector<T> x = buffer.values();
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; ++i) {
       const T want = rank_order_sum<T>(comm.world_size(), i);
@@ -86,7 +126,7 @@ void check_all_reduce(Communicator& comm) {
 }
 
 template <class T>
-void check_all_gather(Communicator& comm) {
+void check_all_gather(Communicator& comm, CheckMemory& memory) {
   for (const auto& counts : count_tables(comm.world_size())) {
     std::vector<T> x, want;
     for (int r = 0; r < comm.world_size(); ++r) {
@@ -95,32 +135,34 @@ void check_all_gather(Communicator& comm) {
         x.push_back(r == comm.rank() ? awkward<T>(r, i) : T{-1});
       }
     }
-    comm.all_gather(std::span<T>(x), counts);
-    EXPECT_EQ(x, want) << "on rank " << comm.rank();
+    const CheckBuffer<T> buffer(memory, x);
+    comm.all_gather(buffer.span(), counts);
+    EXPECT_EQ(buffer.values(), want) << "on rank " << comm.rank();
   }
 }
 
 // Several operations under way at once, waited for late, early or never polled.
-inline void check_overlap(Communicator& comm) {
+inline void check_overlap(Communicator& comm, CheckMemory& memory) {
   const int world = comm.world_size();
   constexpr int kOperations = 6;
   for (const bool polls : {false, true}) {
-    std::vector<std::vector<float>> x;
+    std::vector<CheckBuffer<float>> buffers;
     std::vector<std::vector<int64_t>> counts;
     std::vector<Work> works;
     for (int k = 0; k < kOperations; ++k) {
       const int64_t n = 101 * k + 7;
-      x.push_back(awkward_buffer<float>(comm.rank(), n));
+      buffers.emplace_back(memory, awkward_buffer<float>(comm.rank(), n));
       counts.push_back(even_counts(n, world));
     }
     for (int k = 0; k < kOperations; ++k) {
-      works.push_back(comm.start_reduce_scatter_sum(std::span<float>(x[k]), counts[k]));
-      works.push_back(comm.start_all_gather(std::span<float>(x[k]), counts[k]));
+      works.push_back(comm.start_reduce_scatter_sum(buffers[k].span(), counts[k]));
+      works.push_back(comm.start_all_gather(buffers[k].span(), counts[k]));
     }
     if (polls) {
       for (int i = 0; i < 10 * comm.rank(); ++i) works.back().poll();
     }
     works[3].wait();
+    memory.settle();
     EXPECT_TRUE(works[0].poll());
     EXPECT_TRUE(works[3].poll());
     // Blocking operations keep their place in the order.
@@ -130,8 +172,9 @@ inline void check_overlap(Communicator& comm) {
     works.back().wait();
     for (int k = 0; k < kOperations; ++k) {
       int64_t wrong = 0;
-      for (size_t i = 0; i < x[k].size(); ++i) {
-        wrong += x[k][i] != rank_order_sum<float>(world, static_cast<int64_t>(i));
+      const std::vector<float> x = buffers[k].values();
+      for (size_t i = 0; i < x.size(); ++i) {
+        wrong += x[i] != rank_order_sum<float>(world, static_cast<int64_t>(i));
       }
       EXPECT_EQ(wrong, 0) << "operation " << k << " on rank " << comm.rank();
     }
@@ -141,13 +184,15 @@ inline void check_overlap(Communicator& comm) {
 }
 
 // Every place of the buffer says which rank and index it came from: one byte out of place shows.
-inline void check_integer_pattern(Communicator& comm) {
+inline void check_integer_pattern(Communicator& comm, CheckMemory& memory) {
   const int world = comm.world_size();
   const auto counts = even_counts(10007, world);
   std::vector<double> x(10007);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(i * 1000 + comm.rank());
-  comm.reduce_scatter_sum(std::span<double>(x), counts);
-  comm.all_gather(std::span<double>(x), counts);
+  const CheckBuffer<double> buffer(memory, x);
+  comm.reduce_scatter_sum(buffer.span(), counts);
+  comm.all_gather(buffer.span(), counts);
+  x = buffer.values();
   int64_t wrong = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     wrong += x[i] != static_cast<double>(world * i * 1000 + world * (world - 1) / 2);
@@ -183,18 +228,23 @@ inline void check_single_values(Communicator& comm) {
   for (int r = 0; r < world; ++r) EXPECT_EQ(texts[r], std::string(r * 3, 'x') + std::to_string(r));
 }
 
-inline void check_collectives(Communicator& comm) {
-  check_reduce_scatter<float>(comm);
-  check_reduce_scatter<double>(comm);
-  check_all_reduce<float>(comm);
-  check_all_reduce<double>(comm);
-  check_all_gather<float>(comm);
-  check_all_gather<double>(comm);
-  check_overlap(comm);
-  check_integer_pattern(comm);
+inline void check_collectives_in(CheckMemory& memory, Communicator& comm) {
+  check_reduce_scatter<float>(comm, memory);
+  check_reduce_scatter<double>(comm, memory);
+  check_all_reduce<float>(comm, memory);
+  check_all_reduce<double>(comm, memory);
+  check_all_gather<float>(comm, memory);
+  check_all_gather<double>(comm, memory);
+  check_overlap(comm, memory);
+  check_integer_pattern(comm, memory);
   check_broadcast(comm);
   check_single_values(comm);
   comm.barrier();
+}
+
+inline void check_collectives(Communicator& comm) {
+  CheckMemory host;
+  check_collectives_in(host, comm);
 }
 
 // All ranks run the tests, rank 0 prints, and all fail when one does. Ends with finish().

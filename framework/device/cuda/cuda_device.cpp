@@ -8,9 +8,11 @@
 
 #include "framework/core/version.h"
 #include "framework/device/cuda/cuda_error.h"
+#include "framework/device/cuda/cuda_link.h"
 #include "framework/device/cuda/cuda_module.h"
 #include "framework/device/cuda/cuda_ops.h"
 #include "framework/device/cuda/cuda_replay.h"
+#include "framework/device/cuda/nccl_library.h"
 
 namespace heddle {
 namespace {
@@ -92,6 +94,7 @@ class CudaDevice : public Device {
   }
   void download(void* host, const void* device, size_t bytes) override {
     use();
+    ops_.about_to_wait();  // copies into pageable memory wait, too
     if (bytes != 0) {
       check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_.handle),
                  "copying from the device");
@@ -134,6 +137,25 @@ class CudaDevice : public Device {
     return best;
   }
 
+  bool holds(const void* address) const override {
+    use();
+    cudaPointerAttributes attributes{};
+    if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    return attributes.type == cudaMemoryTypeDevice;
+  }
+  std::string identity() const override { return info_.identity; }
+  void before_wait(std::function<void()> callback) override {
+    ops_.before_wait(std::move(callback));
+  }
+  std::string make_link_id() override { return make_nccl_id(); }
+  void check_links() const override { NcclLibrary::get(); }
+  std::unique_ptr<DeviceLink> connect(const std::string& id, int rank, int world_size) override {
+    return make_cuda_link(info_.index, stream_.handle, id, rank, world_size);
+  }
+
  private:
   // The current device belongs to a thread.
   void use() const { check_cuda(cudaSetDevice(info_.index), "choosing the device"); }
@@ -169,6 +191,18 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
+// As nvidia-smi -L prints it.
+std::string uuid_text(const cudaUUID_t& uuid) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    text += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return text;
+}
+
 CudaDeviceInfo describe(int index, int count) {
   CudaDeviceInfo info;
   info.index = index;
@@ -177,6 +211,7 @@ CudaDeviceInfo describe(int index, int count) {
   info.name = properties.name;
   info.arch = 10 * properties.major + properties.minor;
   info.memory = info.free_memory = properties.totalGlobalMem;
+  info.identity = uuid_text(properties.uuid);
   for (int other = 0; other < count; ++other) {
     int reaches = 0;
     if (other != index && cudaDeviceCanAccessPeer(&reaches, index, other) == cudaSuccess &&
@@ -203,8 +238,20 @@ void say_why(cudaError_t error, CudaSystem& system) {
   system.remedy = "check nvidia-smi and CUDA_VISIBLE_DEVICES";
 }
 
+void look_for_nccl(CudaSystem& system) {
+  try {
+    const NcclLibrary& library = NcclLibrary::get();
+    system.nccl = library.version();
+    system.nccl_path = library.path();
+  } catch (const Error& failure) {
+    system.nccl_problem = failure.message();
+    system.nccl_remedy = failure.remedy();
+  }
+}
+
 CudaSystem inspect() {
   CudaSystem system;
+  look_for_nccl(system);
   int version = 0;
   if (cudaRuntimeGetVersion(&version) == cudaSuccess) system.runtime = version_text(version);
   version = 0;

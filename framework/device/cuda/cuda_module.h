@@ -17,6 +17,7 @@ struct CudaDeviceInfo {
   int arch = 0;  // 10 * major + minor of its compute capability
   size_t memory = 0, free_memory = 0;  // bytes
   std::vector<int> peers;              // devices whose memory it reaches directly
+  std::string identity;                // its UUID, the same in every process: "GPU-8a1c..."
 };
 
 struct CudaSystem {
@@ -25,6 +26,8 @@ struct CudaSystem {
   std::vector<CudaDeviceInfo> devices;
   // Why no device can be used, and what to do about it; empty when one can.
   std::string problem, remedy;
+  // "2.28.9" and the file, or why several ranks cannot be connected and what to do about it.
+  std::string nccl, nccl_path, nccl_problem, nccl_remedy;
 };
 
 struct CudaOptions {

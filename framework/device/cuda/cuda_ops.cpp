@@ -72,6 +72,7 @@ CudaOps::~CudaOps() {
 }
 
 void CudaOps::settle() {
+  about_to_wait();
   check_cuda(cudaMemcpyAsync(host_status_, status_, sizeof(int), cudaMemcpyDeviceToHost, stream_),
              "reading a status");
   check_cuda(cudaStreamSynchronize(stream_), "waiting for the device");

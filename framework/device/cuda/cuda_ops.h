@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -40,6 +41,12 @@ class CudaOps : public Ops {
 
   // Changes when memory that a recorded graph may use has moved.
   int64_t growths() const { return growths_; }
+
+  // `callback` runs whenever the host is about to wait for the stream; see Device.
+  void before_wait(std::function<void()> callback) { before_wait_ = std::move(callback); }
+  void about_to_wait() const {
+    if (before_wait_) before_wait_();
+  }
 
   // Waits for the stream. Throws heddle::Error (config) when an id outside of the vocabulary came
   // in since the last call.
@@ -111,6 +118,7 @@ class CudaOps : public Ops {
 
   cudaStream_t stream_;
   bool bf16_;
+  std::function<void()> before_wait_;
   int64_t growths_ = 0;
   CudaScratch workspace_{growths_};  // of kernels
   // bf16 operands, and the gradient of logits

@@ -123,6 +123,21 @@ struct RoundExact {
   __device__ void operator()(int64_t i) const { x[i] = static_cast<float>(high[i] + low[i]); }
 };
 
+template <class T>
+struct RankOrderSum {
+  T* own;
+  const T* others;
+  int64_t stride;
+  int rank, ranks;
+  __device__ void operator()(int64_t i) const {
+    T sum = rank == 0 ? own[i] : others[i];
+    for (int r = 1; r < ranks; ++r) {
+      sum += r == rank ? own[i] : others[(r < rank ? r : r - 1) * stride + i];
+    }
+    own[i] = sum;
+  }
+};
+
 struct AdamWUpdate {
   const AdamW* values;
   const float* grad;
@@ -247,6 +262,15 @@ cudaError_t add_exact(float* x, double* high, double* low, int64_t n, cudaStream
 cudaError_t round_exact(const double* high, const double* low, float* x, int64_t n,
                         cudaStream_t stream) {
   return enqueue(RoundExact{high, low, x}, n, stream);
+}
+
+cudaError_t sum_in_rank_order(float* own, const float* others, int64_t stride, int64_t n, int rank,
+                              int ranks, cudaStream_t stream) {
+  return enqueue(RankOrderSum<float>{own, others, stride, rank, ranks}, n, stream);
+}
+cudaError_t sum_in_rank_order(double* own, const double* others, int64_t stride, int64_t n,
+                              int rank, int ranks, cudaStream_t stream) {
+  return enqueue(RankOrderSum<double>{own, others, stride, rank, ranks}, n, stream);
 }
 
 cudaError_t adamw(const AdamW* op, const float* grad, float* p, float* m, float* v, int64_t n,

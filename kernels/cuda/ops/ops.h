@@ -57,6 +57,13 @@ size_t sums_of_squares_workspace(const Squares& op);
 [[nodiscard]] cudaError_t round_exact(const double* high, const double* low, float* x, int64_t n,
                                       cudaStream_t stream);
 
+// own = x_0 + x_1 + ..., added from left to right: x_rank is own, those of the other ranks lie in
+// `others` in rank order, `stride` elements apart.
+cudaError_t sum_in_rank_order(float* own, const float* others, int64_t stride, int64_t n, int rank,
+                              int ranks, cudaStream_t stream);
+cudaError_t sum_in_rank_order(double* own, const double* others, int64_t stride, int64_t n,
+                              int rank, int ranks, cudaStream_t stream);
+
 // Read from device memory when the kernel runs, like Muon's: a graph has the pointer only.
 struct AdamW {
   float beta1, beta2, eps;

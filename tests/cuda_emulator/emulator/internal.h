@@ -6,6 +6,7 @@
 //   instructions.cpp   shuffles, ldmatrix, mma, atomics, cp.async
 //   hooks.cpp          loads and stores of kernel code
 //   runtime.cpp        cuda* functions of the host, graphs included
+//   streams.h          what waits on streams and events
 //   fault.cpp          reports
 #pragma once
 

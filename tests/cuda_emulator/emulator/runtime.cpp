@@ -1,5 +1,8 @@
-// cuda* functions. Streams are immediate: work is over when the call that enqueues it returns.
+// cuda* functions. Work is over when the call that enqueues it returns, unless something that takes
+// its time (a library's, see enqueue_external) comes before it on its stream.
 #include "cuda_runtime.h"
+
+#include <unistd.h>
 
 #include <cstdlib>
 #include <map>
@@ -9,21 +12,7 @@
 #include <vector>
 
 #include "internal.h"
-
-struct CUgraph_st {
-  std::vector<heddle::emulator::Work> work;
-};
-struct CUgraphExec_st {
-  std::vector<heddle::emulator::Work> work;
-};
-struct CUstream_st {
-  bool alive = true;
-  std::unique_ptr<CUgraph_st> captured;  // while a capture goes on
-  bool spoilt = false;
-};
-struct CUevent_st {
-  int64_t recorded = 0;  // launches before it
-};
+#include "streams.h"
 
 namespace heddle::emulator {
 namespace {
@@ -36,6 +25,32 @@ std::recursive_mutex& mutex() {
 
 cudaError_t last_error = cudaSuccess;
 std::map<const void*, size_t> shared_limits;
+thread_local int current_device = 0;
+
+// HEDDLE_EMULATED_DEVICES, 1 without it, of which CUDA_VISIBLE_DEVICES shows some. All have the
+// memory of the process: it is their numbers that differ.
+std::vector<int> visible_devices() {
+  const char* count = std::getenv("HEDDLE_EMULATED_DEVICES");
+  const int present = count != nullptr ? std::atoi(count) : 1;
+  std::vector<int> devices;
+  const char* shown = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (shown == nullptr) {
+    for (int i = 0; i < present; ++i) devices.push_back(i);
+    return devices;
+  }
+  // As the driver does: up to the first that is none.
+  for (const char* at = shown; *at != '\0';) {
+    char* end = nullptr;
+    const long index = std::strtol(at, &end, 10);
+    if (end == at || index < 0 || index >= present) break;
+    devices.push_back(static_cast<int>(index));
+    at = *end == ',' ? end + 1 : end;
+  }
+  return devices;
+}
+bool device_exists(int device) {
+  return device >= 0 && device < static_cast<int>(visible_devices().size());
+}
 int injected_error = 0;
 int64_t injected_after = 0;
 
@@ -53,6 +68,7 @@ cudaError_t may_fail() {
 
 // The stream that this thread captures.
 thread_local cudaStream_t capturing = nullptr;
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
 // What cannot be a part of a graph spoils a capture.
 cudaError_t refuse_in_capture() {
@@ -86,10 +102,27 @@ cudaError_t fill(void* to, int byte, size_t bytes) {
   return cudaSuccess;
 }
 
-cudaError_t wait() {
-  if (const cudaError_t error = refuse_in_capture()) return error;
-  ++machine().counters.synchronisations;
-  return may_fail();
+// Gives other threads the machine meanwhile.
+template <class Done>
+void sleep_until(Done done) {
+  for (;; ::usleep(100)) {
+    HEDDLE_LOCKED;
+    streams().advance();
+    if (done()) return;
+  }
+}
+
+template <class Done>
+cudaError_t wait_until(Done done) {
+  {
+    HEDDLE_LOCKED;
+    if (const cudaError_t error = refuse_in_capture()) return error;
+    ++machine().counters.synchronisations;
+    if (const cudaError_t error = may_fail()) return error;
+  }
+  sleep_until(done);
+  HEDDLE_LOCKED;
+  return note(static_cast<cudaError_t>(streams().take_error()));
 }
 
 }  // namespace
@@ -102,7 +135,18 @@ int enqueue(cudaStream_t stream, Work work) {
     return cudaSuccess;
   }
   ++machine().counters.enqueued;
-  return work();
+  if (streams().idle(stream)) return work();
+  // An error of what is put off comes out at the next wait, as on a device.
+  streams().push(stream, [work = std::move(work)] {
+    streams().note_error(work());
+    return true;
+  });
+  return cudaSuccess;
+}
+
+void enqueue_external(void* stream, std::function<bool()> step) {
+  HEDDLE_LOCKED;
+  streams().push(static_cast<cudaStream_t>(stream), std::move(step));
 }
 
 int run(const Launch& launch) {
@@ -215,38 +259,48 @@ cudaError_t cudaGetDeviceCount(int* count) {
   HEDDLE_LOCKED;
   *count = 0;
   if (const cudaError_t error = may_fail()) return error;
-  *count = 1;
-  return cudaSuccess;
+  *count = static_cast<int>(visible_devices().size());
+  return *count > 0 ? cudaSuccess : note(cudaErrorNoDevice);
 }
-cudaError_t cudaDeviceCanAccessPeer(int* reaches, int, int) {
-  *reaches = 0;
+cudaError_t cudaDeviceCanAccessPeer(int* reaches, int device, int peer) {
+  if (!device_exists(device) || !device_exists(peer)) return note(cudaErrorInvalidDevice);
+  *reaches = device != peer;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  return device == 0 ? cudaSuccess : note(cudaErrorInvalidDevice);
+  if (!device_exists(device)) return note(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
-  HEDDLE_LOCKED;
-  return wait();
+  return wait_until([] { return streams().idle(); });
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device != 0) return note(cudaErrorInvalidDevice);
-  *properties = {
-      "Emulated sm_80", machine().device.capacity(), kMostSharedBytes, 8, 0, 108, 1410000, 32};
+  if (!device_exists(device)) return note(cudaErrorInvalidDevice);
+  *properties = {"Emulated sm_80", {}, machine().device.capacity(), kMostSharedBytes, 8, 0, 108,
+                 1410000, 32};
+  properties->uuid.bytes[0] = static_cast<char>(0xe5);
+  properties->uuid.bytes[15] = static_cast<char>(visible_devices()[static_cast<size_t>(device)]);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (device != 0) return note(cudaErrorInvalidDevice);
+  if (!device_exists(device)) return note(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(kMostSharedBytes); break;
     case cudaDevAttrMultiProcessorCount: *value = 108; break;
     case cudaDevAttrComputeCapabilityMajor: *value = 8; break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
   }
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  HEDDLE_LOCKED;
+  const bool ours = machine().device.contains(pointer) && in_bounds(pointer, 1);
+  *attributes = {ours ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered, current_device};
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -264,10 +318,12 @@ cudaError_t heddle_emulated_malloc(void** pointer, size_t bytes) {
   *pointer = bytes == 0 ? nullptr : machine().device.allocate(bytes);
   return *pointer || bytes == 0 ? cudaSuccess : note(cudaErrorMemoryAllocation);
 }
+// Waits for what may still use the memory.
 cudaError_t cudaFree(void* pointer) {
-  HEDDLE_LOCKED;
   if (!pointer) return cudaSuccess;
   if (const cudaError_t error = refuse_in_capture()) return error;
+  sleep_until([] { return streams().idle(); });
+  HEDDLE_LOCKED;
   return machine().device.release(pointer) ? cudaSuccess : note(cudaErrorInvalidValue);
 }
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
@@ -284,12 +340,26 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   ++machine().counters.synchronisations;
   return copy(to, from, bytes, kind);
 }
-// A graph would read and write the host's memory at a later time than its caller thinks.
+// A graph would read and write the host's memory at a later time than its caller thinks. That memory
+// is pageable: what goes to the device is read now, what comes from it is waited for.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  {
+    HEDDLE_LOCKED;
+    const bool captured = stream && stream->captured;
+    if (kind != cudaMemcpyDeviceToDevice && captured) return refuse_in_capture();
+  }
+  if (kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyHostToDevice) {
+    sleep_until([=] { return streams().idle(stream); });
+  }
   HEDDLE_LOCKED;
-  if (kind != cudaMemcpyDeviceToDevice && stream && stream->captured) return refuse_in_capture();
-  return static_cast<cudaError_t>(enqueue(stream, [=] { return copy(to, from, bytes, kind); }));
+  std::shared_ptr<std::vector<std::byte>> staged;
+  if (kind == cudaMemcpyHostToDevice && !streams().idle(stream)) {
+    const auto* source = static_cast<const std::byte*>(from);
+    staged = std::make_shared<std::vector<std::byte>>(source, source + bytes);
+  }
+  return static_cast<cudaError_t>(enqueue(
+      stream, [=] { return copy(to, staged ? staged->data() : from, bytes, kind); }));
 }
 cudaError_t cudaMemset(void* to, int byte, size_t bytes) {
   HEDDLE_LOCKED;
@@ -302,7 +372,8 @@ cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t strea
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new CUstream_st;
+  HEDDLE_LOCKED;
+  *stream = streams().make();
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -310,15 +381,18 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   stream->alive = false;  // never reused: a later use is seen
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return wait_until([=] { return streams().idle(stream); });
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
   HEDDLE_LOCKED;
-  return wait();
+  return streams().idle(stream) ? cudaSuccess : cudaErrorNotReady;
 }
-cudaError_t cudaStreamQuery(cudaStream_t) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  HEDDLE_LOCKED;
+  if (!event) return note(cudaErrorInvalidResourceHandle);
+  if (!event->done->load()) streams().push(stream, [done = event->done] { return done->load(); });
   return cudaSuccess;
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
-  return event ? cudaSuccess : note(cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new CUevent_st;
@@ -328,17 +402,29 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   HEDDLE_LOCKED;
+  if (const cudaError_t error = may_fail()) return error;
   event->recorded = machine().counters.launches;
-  return may_fail();
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  HEDDLE_LOCKED;
-  return wait();
-}
-cudaError_t cudaEventQuery(cudaEvent_t) {
+  event->done = std::make_shared<std::atomic<bool>>(streams().idle(stream));
+  if (event->done->load()) return cudaSuccess;
+  streams().push(stream, [done = event->done] {
+    done->store(true);
+    return true;
+  });
   return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return wait_until([done = event->done] { return done->load(); });
+}
+// Of an event that is no part of a capture.
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  HEDDLE_LOCKED;
+  if (capture_mode != cudaStreamCaptureModeRelaxed) {
+    if (const cudaError_t error = refuse_in_capture()) return error;
+  }
+  streams().advance();
+  return event->done->load() ? cudaSuccess : cudaErrorNotReady;
 }
 // A model of time that only grows with work: one microsecond per launch.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
@@ -352,6 +438,10 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   stream->captured = std::make_unique<CUgraph_st>();
   stream->spoilt = false;
   capturing = stream;
+  return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, capture_mode);
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {

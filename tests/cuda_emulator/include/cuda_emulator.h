@@ -1,7 +1,8 @@
 // The emulator as kernels and tests see it: what the shadow headers of the CUDA toolkit are built
 // from, the hardware instructions behind kernels/cuda/hardware, and the controls for tests.
 //
-// A launch runs on the calling thread and is over when it returns. Blocks run one after another,
+// A launch runs on the calling thread and is over when it returns, unless something that takes its
+// time comes before it on its stream. Blocks run one after another,
 // the threads of a block as fibers. Plain loads and stores of kernel code are seen because that code
 // is compiled with -fsanitize=thread and linked with the emulator's own __tsan_* functions
 // (emulator/hooks.cpp); what is no plain load or store reports itself.
@@ -9,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -67,6 +69,10 @@ void set_schedule(uint64_t seed);
 void allow_host_memory(bool allowed);
 // The runtime call after `calls` more of those that can fail returns `error` (a cudaError_t).
 void inject_error(int error, int64_t calls);
+// Work on a stream (a cudaStream_t) that takes its time, such as a library's that waits for other
+// processes: `step` is called once everything before it is done, again and again, until it says that
+// it is done. It must not wait itself.
+void enqueue_external(void* stream, std::function<bool()> step);
 
 // ---- what kernel code calls -------------------------------------------------------------------
 

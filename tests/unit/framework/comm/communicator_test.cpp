@@ -60,7 +60,7 @@ TEST(Communicator, ManyProcessesAreNeverManyCopies) {
 }
 
 TEST(Communicator, UnknownBackend) {
-  expect_refused("nccl", launched(Launcher::kOpenMpi, 2), "nccl");
+  expect_refused("ucc", launched(Launcher::kOpenMpi, 2), "ucc");
 }
 
 TEST(Communicator, NamedMpiIsRefusedWhereItIsNotCompiledIn) {

@@ -8,6 +8,7 @@
 #include "framework/core/error.h"
 #include "framework/core/parallel_for.h"
 #include "framework/device/cpu/cpu_isa.h"
+#include "framework/device/make_device.h"
 
 namespace heddle {
 namespace {
@@ -78,6 +79,43 @@ TEST(CpuDevice, OutOfMemoryNamesWhat) {
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::kEnvironment);
     EXPECT_NE(std::string(e.what()).find("the optimizer's momentum"), std::string::npos);
+  }
+}
+
+TEST(CpuDevice, HasNoLinks) {
+  const auto device = make_cpu_device();
+  EXPECT_FALSE(device->holds(device.get()));
+  EXPECT_EQ(device->identity(), "");
+  for (const bool checks : {true, false}) {
+    try {
+      if (checks) device->check_links();
+      else device->connect(device->make_link_id(), 0, 2);
+      FAIL();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::kEnvironment);
+      EXPECT_NE(std::string(e.what()).find("no links"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(MakeDevice, ARankTakesADeviceOfItsOwn) {
+  struct Case {
+    int visible, local_rank, local_size, device;
+  };
+  for (const Case& c : {Case{8, 0, 8, 0}, {8, 7, 8, 7}, {8, 1, 2, 1}, {1, 0, 1, 0}, {4, 0, 1, 0},
+                        {1, 0, 4, 0}, {1, 3, 4, 0}}) {
+    EXPECT_EQ(device_of_rank(c.visible, c.local_rank, c.local_size), c.device)
+        << c.visible << " visible, local rank " << c.local_rank << " of " << c.local_size;
+  }
+  for (const int local_rank : {0, 1, 2}) {
+    try {
+      device_of_rank(2, local_rank, 3);
+      FAIL();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::kEnvironment);
+      EXPECT_NE(std::string(e.what()).find("3 ranks on this host see 2 CUDA devices"),
+                std::string::npos);
+    }
   }
 }
 
