@@ -20,6 +20,7 @@ namespace {
 thread_local bool t_single = false;
 
 constexpr int64_t kTileStep = 16;               // tile edges are multiples: a cache line of C
+constexpr int64_t kDepth = 8192;                // of one call
 constexpr int64_t kWorthSplitting = 16 * 1024;  // multiply-adds per worker
 constexpr int64_t kThinRows = 16;  // as fast as b comes from memory, without packing it
 
@@ -70,10 +71,17 @@ struct Product {
     // The pool is std::thread (thread sanitizer): oneDNN sees no OpenMP region around it.
     omp_set_num_threads(1);
 #endif
-    const dnnl_status_t status = dnnl_sgemm(
-        trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, trans_a ? a + i : a + i * lda,
-        lda, trans_b ? b + j * ldb : b + j, ldb, beta, c + i * ldc + j, ldc);
-    HEDDLE_CHECK(status == dnnl_success, "oneDNN sgemm: status " + std::to_string(status));
+    const float* rows = trans_a ? a + i : a + i * lda;
+    const float* cols = trans_b ? b + j * ldb : b + j;
+    // oneDNN copies op(a) as a whole: a great depth is cut, so that the copy stays small.
+    const int64_t piece = trans_a ? k : std::min(k, kDepth);
+    for (int64_t at = 0; at == 0 || at < k; at += std::max<int64_t>(piece, 1)) {
+      const dnnl_status_t status =
+          dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, std::min(piece, k - at), alpha,
+                     rows + at, lda, trans_b ? cols + at : cols + at * ldb, ldb,
+                     at == 0 ? beta : 1.0f, c + i * ldc + j, ldc);
+      HEDDLE_CHECK(status == dnnl_success, "oneDNN sgemm: status " + std::to_string(status));
+    }
   }
 };
 

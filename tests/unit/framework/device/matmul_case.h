@@ -48,9 +48,9 @@ inline void check(Ops& ops, const Product& p) {
 }
 
 inline void check_products(Ops& ops) {
-  const int64_t shapes[][3] = {{1, 1, 1},     {2, 12, 2},    {3, 5, 7},
-                               {1, 200, 65},  {8, 100, 64},  {17, 33, 65},
-                               {48, 48, 300}, {130, 70, 96}, {257, 64, 31}};
+  const int64_t shapes[][3] = {{1, 1, 1},     {2, 12, 2},   {3, 5, 7},     {1, 200, 65},
+                               {8, 100, 64},  {17, 33, 65}, {48, 48, 300}, {130, 70, 96},
+                               {257, 64, 31}, {19, 4, 8200}};
   for (const auto& s : shapes) {
     for (int transposes = 0; transposes < 4; ++transposes) {
       const bool ta = (transposes & 1) != 0, tb = (transposes & 2) != 0;
