@@ -150,28 +150,24 @@ def training(args, results):
 
 
 def attention(args, results):
-    for shape in ATTENTION:
-        b, t, h, k, d, w = shape
-        name = f"attention T {t} H {h} K {k} D {d} window {w}"
-        if args.only and args.only not in name:
-            continue
-        with Peer(args, "eager") as eager, Peer(args, "compile") as compiled:
-            def theirs(peer):
-                times = peer.ask(do="attention", shape=shape, n=3)
-                return statistics.median(times["forward"]), statistics.median(times["backward"])
+    def medians(times):
+        return statistics.median(times["forward"]), statistics.median(times["backward"])
 
-            def ours():
-                times = heddle.attention(shape, args.threads, 5)
-                return statistics.median(times["forward"]), statistics.median(times["backward"])
-
-            rounds = Rounds(args, results, name).take(
-                [("heddle", ours), ("eager", lambda: theirs(eager)),
-                 ("compile", lambda: theirs(compiled))])
-        for index, op in enumerate(("forward", "backward")):
-            for mode in MODES:
-                ratios = sorted(r[mode][index] / r["heddle"][index] for r in rounds.kept)
-                show(f"{name}: {op} against {mode}",
-                     (statistics.median(ratios), ratios[0], ratios[-1]))
+    with Peer(args, "eager") as eager, Peer(args, "compile") as compiled:
+        for shape in ATTENTION:
+            b, t, h, k, d, w = shape
+            name = f"attention T {t} H {h} K {k} D {d} window {w}"
+            if args.only and args.only not in name:
+                continue
+            rounds = Rounds(args, results, name).take([
+                ("heddle", lambda: medians(heddle.attention(shape, args.threads, 5))),
+                ("eager", lambda: medians(eager.ask(do="attention", shape=shape, n=3))),
+                ("compile", lambda: medians(compiled.ask(do="attention", shape=shape, n=3)))])
+            for index, op in enumerate(("forward", "backward")):
+                for mode in MODES:
+                    ratios = sorted(r[mode][index] / r["heddle"][index] for r in rounds.kept)
+                    show(f"{name}: {op} against {mode}",
+                         (statistics.median(ratios), ratios[0], ratios[-1]))
 
 
 def own_ratios(args, results):

@@ -180,7 +180,7 @@ for line in sys.stdin:
     what = command.pop("do")
     if what == "train":
         training = Training(**command)
-        answer = {"first": training.step(), "second": training.step()}
+        answer = {"first": training.step()}  # compiles and makes the optimizer's state
     elif what == "step":
         answer = {"seconds": [training.step() for _ in range(command["n"])], "gib": peak_gib()}
     elif what == "attention":
