@@ -127,7 +127,7 @@ def training(args, results):
 
         def ours():
             seconds, memory["heddle"] = heddle.train_steps(model, batch, seq_len, args.threads,
-                                                           max(2, steps))
+                                                           steps)
             return statistics.median(seconds)
 
         def theirs(mode):
