@@ -1,9 +1,10 @@
 // Decode: the newest q_len tokens of each batch row against a cache of kv_len[b] tokens.
 //
 // Few queries and many keys: bound by the stream of K and V, which all query rows (head of the
-// group, token) of a kv head share while a chunk of keys is in L1. A task is (batch row, kv head,
-// split of the keys); there are several splits only when there are few pairs, and then a second
-// phase merges them in order. Each row visits exactly the keys it sees, so what lies outside the
+// group, token) of a kv head share while a chunk of keys is in L1. A task is (batch row, split of
+// the keys, kv heads beside each other): all heads unless there are few rows and keys, because a
+// key's heads are one piece of memory and the processor fetches ahead only what it reads in order.
+// Where keys are split, a second phase merges the parts in order. Each row visits exactly the keys it sees, so what lies outside the
 // window or past kv_len is never read for it. From kLanes query tokens on the forward kernel,
 // which works by lanes of queries, does the same job faster.
 #pragma once
@@ -13,27 +14,29 @@
 namespace heddle::kernels::cpu::HEDDLE_ISA {
 
 inline constexpr int64_t kDecodeKeys = 64;   // keys of a chunk
-inline constexpr int64_t kDecodeTasks = 16;  // (pair, split) tasks wanted at least
+inline constexpr int64_t kDecodeTasks = 8;  // wanted at least
 inline constexpr int64_t kMinKeysOfSplit = 128;
-inline constexpr int64_t kFloatsOfLine = 64 / 4;
 
 struct DecodePlan {
-  int64_t group, rows, dim, padded_dim, pairs, splits;
+  int64_t group, rows, dim, padded_dim, splits;  // rows: of one kv head
+  int64_t heads, bands;                          // kv heads of a task, such tasks of a batch row
 
   HEDDLE_INLINE explicit DecodePlan(const AttentionProblem& p) {
     group = p.n_head / p.n_kv_head;
     rows = group * p.q_len;
     dim = p.head_dim;
     padded_dim = round_up(dim, kLanes);
-    pairs = p.batch * p.n_kv_head;
     const bool windowed = p.window_left >= 0 && p.causal;
     const int64_t most_keys = windowed ? min_i64(p.k_len, p.window_left + p.q_len) : p.k_len;
     const int64_t useful = max_i64(1, ceil_div(most_keys, kMinKeysOfSplit));
-    splits = clamp_i64(kDecodeTasks / max_i64(1, pairs), 1, useful);
+    splits = clamp_i64(kDecodeTasks / max_i64(1, p.batch), 1, useful);
+    const int64_t wanted = ceil_div(kDecodeTasks, max_i64(1, p.batch * splits));
+    heads = ceil_div(p.n_kv_head, min_i64(wanted, p.n_kv_head));
+    bands = ceil_div(p.n_kv_head, heads);
   }
   // Per row: unnormalised output, then its maximum and its sum.
   HEDDLE_INLINE int64_t row_floats() const { return padded_dim + kLanes; }
-  HEDDLE_INLINE int64_t partial_floats() const { return rows * row_floats(); }
+  HEDDLE_INLINE int64_t partial_floats() const { return heads * rows * row_floats(); }
 };
 
 inline bool decodes_by_panels(const AttentionProblem& p) {
@@ -53,15 +56,16 @@ inline Launch plan_decode(const AttentionProblem& p) {
   if (decodes_by_panels(p)) return plan_forward(p);
   const DecodePlan plan(p);
   Launch launch;
-  launch.tasks[0] = plan.pairs * plan.splits;
+  const int64_t tasks = p.batch * plan.bands;
+  launch.tasks[0] = tasks * plan.splits;
   launch.worker_bytes =
-      static_cast<size_t>(Carver::bytes(plan.rows * plan.padded_dim) +
+      static_cast<size_t>(Carver::bytes(plan.heads * plan.rows * plan.padded_dim) +
                           Carver::bytes(plan.partial_floats()) + Carver::bytes(kDecodeKeys));
   if (plan.splits > 1) {
     launch.phases = 2;
-    launch.tasks[1] = plan.pairs;
+    launch.tasks[1] = tasks;
     launch.shared_bytes =
-        static_cast<size_t>(plan.pairs * plan.splits * Carver::bytes(plan.partial_floats()));
+        static_cast<size_t>(tasks * plan.splits * Carver::bytes(plan.partial_floats()));
   }
   return launch;
 }
@@ -72,17 +76,18 @@ inline float exp2_of(float x) {
 
 class DecodeTask {
  public:
-  DecodeTask(const AttentionProblem& p, const DecodeArgs& args, int64_t pair)
+  DecodeTask(const AttentionProblem& p, const DecodeArgs& args, int64_t task)
       : p_(p), args_(args), plan_(p) {
-    batch_ = pair / p.n_kv_head;
-    kv_head_ = pair % p.n_kv_head;
+    batch_ = task / plan_.bands;
+    first_head_ = task % plan_.bands * plan_.heads;
+    heads_ = min_i64(plan_.heads, p.n_kv_head - first_head_);
     const int64_t kv_len = args.kv_len[batch_];
     mask_ = {p.q_len, kv_len, kv_len - p.q_len, 0, p.window_left, p.causal};
   }
 
   void attend_split(int64_t split, void* worker, float* partial) {
     Carver carve(worker);
-    q_ = carve.floats(plan_.rows * plan_.padded_dim);
+    q_ = carve.floats(plan_.heads * plan_.rows * plan_.padded_dim);
     float* own = carve.floats(plan_.partial_floats());
     p_of_chunk_ = carve.floats(kDecodeKeys);
     rows_ = partial ? partial : own;
@@ -92,19 +97,19 @@ class DecodeTask {
     const Range keys = intersect(all, {all.begin + split * step, all.begin + (split + 1) * step});
     for (int64_t j = keys.begin; j < keys.end; j += kDecodeKeys) {
       const Range chunk{j, min_i64(j + kDecodeKeys, keys.end)};
-      for (int64_t r = 0; r < plan_.rows; ++r) {
+      for (int64_t r = 0; r < rows(); ++r) {
         const Range seen = intersect(chunk, keys_of_query(mask_, r % p_.q_len));
         if (!seen.empty()) attend(r, seen);
       }
     }
     if (!partial) {
-      for (int64_t r = 0; r < plan_.rows; ++r) write_row(r, row(rows_, r));
+      for (int64_t r = 0; r < rows(); ++r) write_row(r, row(rows_, r));
     }
   }
 
   // Merges the splits of all rows; the first partial receives the sum.
   void merge(float* partials, int64_t stride) {
-    for (int64_t r = 0; r < plan_.rows; ++r) {
+    for (int64_t r = 0; r < rows(); ++r) {
       float* total = row(partials, r);
       float top = -__builtin_inff();
       for (int64_t s = 0; s < plan_.splits; ++s) {
@@ -128,17 +133,19 @@ class DecodeTask {
   }
 
  private:
+  // Row r: token r % q_len of the task's query head r / q_len.
+  int64_t rows() const { return heads_ * plan_.rows; }
+  int64_t query_head(int64_t r) const { return first_head_ * plan_.group + r / p_.q_len; }
   float* row(float* rows, int64_t r) const { return rows + r * plan_.row_floats(); }
   int64_t query_row(const TensorStrides& s, int64_t r) const {
-    const int64_t head = kv_head_ * plan_.group + r / p_.q_len;
-    return batch_ * s.batch + (r % p_.q_len) * s.token + head * s.head;
+    return batch_ * s.batch + (r % p_.q_len) * s.token + query_head(r) * s.head;
   }
-  const float* key_row(const float* base, const TensorStrides& s, int64_t j) const {
-    return base + batch_ * s.batch + j * s.token + kv_head_ * s.head;
+  const float* keys_of_row(const float* base, const TensorStrides& s, int64_t r) const {
+    return base + batch_ * s.batch + (first_head_ + r / plan_.rows) * s.head;
   }
 
   void begin_rows() {
-    for (int64_t r = 0; r < plan_.rows; ++r) {
+    for (int64_t r = 0; r < rows(); ++r) {
       const float* q = args_.q + query_row(p_.q, r);
       for (int64_t d = 0; d < plan_.padded_dim; ++d) {
         q_[r * plan_.padded_dim + d] = d < plan_.dim ? q[d] * p_.scale * kLog2E : 0.0f;
@@ -153,7 +160,7 @@ class DecodeTask {
   void attend(int64_t r, Range keys) {
     float* out = row(rows_, r);
     float* p = p_of_chunk_;
-    score(q_ + r * plan_.padded_dim, keys, r == 0, p);
+    score(r, keys, p);
     const int64_t padded = round_up(keys.size(), kLanes);
     for (int64_t j = keys.size(); j < padded; ++j) p[j] = -__builtin_inff();
 
@@ -173,27 +180,17 @@ class DecodeTask {
     const float shrink = exp2_of(old_top - zero);
     float& sum = out[plan_.padded_dim + 1];
     sum = sum * shrink + horizontal_sum(sums);
-    accumulate(keys, p, shrink, out);
+    accumulate(keys_of_row(args_.v, p_.v, r) + keys.begin * p_.v.token, keys.size(), p, shrink,
+               out);
   }
 
-  // Asks for the values of these keys and for the keys of the chunk after theirs: a head's part of
-  // a row is a few cache lines, too short for the processor to see a stream in.
-  void fetch_ahead(const float* k, const float* v) const {
-    for (int64_t d = 0; d < plan_.dim; d += kFloatsOfLine) {
-      __builtin_prefetch(v + d);
-      __builtin_prefetch(k + kDecodeKeys * p_.k.token + d);
-    }
-  }
-
-  // p[j] = q . k[j], four keys at a time. The first row of a chunk fetches for all.
-  void score(const float* q, Range keys, bool first, float* p) const {
+  // p[j] = q . k[j], four keys at a time.
+  void score(int64_t r, Range keys, float* p) const {
+    const float* q = q_ + r * plan_.padded_dim;
+    const float* base = keys_of_row(args_.k, p_.k, r);
     for (int64_t j = keys.begin; j < keys.end; j += 4) {
       const float* k[4];
-      for (int64_t n = 0; n < 4; ++n) {
-        const int64_t at = min_i64(j + n, keys.end - 1);
-        k[n] = key_row(args_.k, p_.k, at);
-        if (first) fetch_ahead(k[n], key_row(args_.v, p_.v, at));
-      }
+      for (int64_t n = 0; n < 4; ++n) k[n] = base + min_i64(j + n, keys.end - 1) * p_.k.token;
       Vec sum[4] = {};
       int64_t d = 0;
       for (; d + kLanes <= plan_.dim; d += kLanes) {
@@ -210,15 +207,14 @@ class DecodeTask {
   }
 
   // out = shrink * out + sum_j p[j] v[j]
-  void accumulate(Range keys, const float* p, float shrink, float* out) const {
-    const float* v = key_row(args_.v, p_.v, keys.begin);
+  void accumulate(const float* v, int64_t keys, const float* p, float shrink, float* out) const {
     const auto strip = [&]<int NV>(int64_t d) __attribute__((always_inline)) {
       Vec scale[NV];
       HEDDLE_UNROLL
       for (int n = 0; n < NV; ++n) scale[n] = splat(shrink);
       Tile<1, NV> tile;
       tile.load_scaled(out + d, 0, scale);
-      tile.rows_x_panel(p, 0, v + d, p_.v.token, keys.size());
+      tile.rows_x_panel(p, 0, v + d, p_.v.token, keys);
       tile.store_to(out + d, 0);
     };
     int64_t d = 0;
@@ -227,7 +223,7 @@ class DecodeTask {
     for (; d + kLanes <= plan_.dim; d += kLanes) strip.template operator()<1>(d);
     for (; d < plan_.dim; ++d) {
       float x = out[d] * shrink;
-      for (int64_t j = 0; j < keys.size(); ++j) x += p[j] * v[j * p_.v.token + d];
+      for (int64_t j = 0; j < keys; ++j) x += p[j] * v[j * p_.v.token + d];
       out[d] = x;
     }
   }
@@ -238,18 +234,17 @@ class DecodeTask {
     float* out = args_.out + query_row(p_.out, r);
     for (int64_t d = 0; d < plan_.dim; ++d) out[d] = state[d] * inverse;
     if (!args_.lse) return;
-    const int64_t head = kv_head_ * plan_.group + r / p_.q_len;
-    args_.lse[batch_ * p_.lse_stride_batch + head * p_.lse_stride_head + r % p_.q_len] =
+    args_.lse[batch_ * p_.lse_stride_batch + query_head(r) * p_.lse_stride_head + r % p_.q_len] =
         sum == 0.0f ? -__builtin_inff() : top * kLn2 + __builtin_logf(sum);
   }
 
   const AttentionProblem& p_;
   const DecodeArgs& args_;
   const DecodePlan plan_;
-  int64_t batch_, kv_head_;
+  int64_t batch_, first_head_, heads_;  // kv heads
   AttentionMask mask_;
-  float* q_ = nullptr;           // (rows, padded D), scaled for base-2 scores
-  float* rows_ = nullptr;        // (rows, row_floats): output, maximum, sum
+  float* q_ = nullptr;           // (rows(), padded D), scaled for base-2 scores
+  float* rows_ = nullptr;        // (rows(), row_floats): output, maximum, sum
   float* p_of_chunk_ = nullptr;  // (kDecodeKeys)
 };
 
@@ -269,9 +264,9 @@ inline void run_decode(const AttentionProblem& p, const DecodeArgs& args,
         .merge(shared + context.task * plan.splits * partial_floats, partial_floats);
     return;
   }
-  const int64_t pair = context.task / plan.splits, split = context.task % plan.splits;
+  const int64_t task = context.task / plan.splits, split = context.task % plan.splits;
   float* partial = plan.splits > 1 ? shared + context.task * partial_floats : nullptr;
-  DecodeTask(p, args, pair).attend_split(split, context.worker, partial);
+  DecodeTask(p, args, task).attend_split(split, context.worker, partial);
 }
 
 }  // namespace heddle::kernels::cpu::HEDDLE_ISA
