@@ -4,16 +4,16 @@
 // group, token) of a kv head share while a chunk of keys is in L1. A task is (batch row, split of
 // the keys, kv heads beside each other): all heads unless there are few rows and keys, because a
 // key's heads are one piece of memory and the processor fetches ahead only what it reads in order.
-// Where keys are split, a second phase merges the parts in order. Each row visits exactly the keys it sees, so what lies outside the
-// window or past kv_len is never read for it. From kLanes query tokens on the forward kernel,
-// which works by lanes of queries, does the same job faster.
+// Where keys are split, a second phase merges the parts in order. Each row visits exactly the keys
+// it sees, so what lies outside the window or past kv_len is never read for it. From kLanes query
+// tokens on the forward kernel, which works by lanes of queries, does the same job faster.
 #pragma once
 
 #include "kernels/cpu/attention/forward.h"
 
 namespace heddle::kernels::cpu::HEDDLE_ISA {
 
-inline constexpr int64_t kDecodeKeys = 64;   // keys of a chunk
+inline constexpr int64_t kDecodeKeys = 64;  // keys of a chunk
 inline constexpr int64_t kDecodeTasks = 8;  // wanted at least
 inline constexpr int64_t kMinKeysOfSplit = 128;
 
