@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "framework/comm/call_timer.h"
 #include "framework/core/activity.h"
 #include "framework/core/error.h"
 #include "framework/core/parallel_for.h"
@@ -22,18 +23,6 @@ int64_t round_length(int64_t count, int64_t begin, int64_t step) {
 
 }  // namespace
 
-class HostCommunicator::Inside {
- public:
-  explicit Inside(CommCounters* counters) : counters_(counters) {}
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-  ~Inside() { counters_->seconds_inside += seconds_since(started_); }
-
- private:
-  CommCounters* counters_;
-  Clock::time_point started_ = Clock::now();
-};
-
 HostCommunicator::HostCommunicator(const RankInfo& info, const MessageLimits& limits)
     : Communicator(info), limits_(limits) {
   const int64_t slot = std::min(limits.message_bytes, limits.scratch_bytes / info.world_size);
@@ -46,7 +35,7 @@ HostCommunicator::HostCommunicator(const RankInfo& info, const MessageLimits& li
 void HostCommunicator::start(int64_t ticket, Collective collective, Element element,
                              std::byte* data, std::span<const int64_t> counts) {
   if (world_size() == 1) return;
-  const Inside inside(&counters_);
+  const CallTimer timer(&counters_);
   if (head_ == queued_) {
     head_ = queued_ = 0;
     flight_started_ = Clock::now();
@@ -69,14 +58,14 @@ void HostCommunicator::start(int64_t ticket, Collective collective, Element elem
 
 bool HostCommunicator::finished(int64_t ticket) {
   if (head_ == queued_) return true;
-  const Inside inside(&counters_);
+  const CallTimer timer(&counters_);
   advance(ticket, false);
   return head_ == queued_ || queue_[head_].ticket > ticket;
 }
 
 void HostCommunicator::wait(int64_t ticket) {
   if (head_ == queued_) return;
-  const Inside inside(&counters_);
+  const CallTimer timer(&counters_);
   const Operation& op = queue_[head_];
   const activity::CollectiveScope scope(
       op.collective == Collective::kReduceScatter ? "reduce_scatter" : "all_gather", op.ticket);

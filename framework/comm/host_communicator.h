@@ -63,7 +63,6 @@ class HostCommunicator : public Communicator {
 
     int64_t count(int rank) const { return offsets[rank + 1] - offsets[rank]; }
   };
-  class Inside;  // counts the time of a call
 
   // Moves operations on until `ticket` is finished or, unless `block`, an exchange is not.
   void advance(int64_t ticket, bool block);

@@ -39,20 +39,6 @@ struct Recipe {
   int64_t micro_tokens() const { return batch * spec.sequence_len; }
 };
 
-OptimConfig golden_optim(const json::value& config) {
-  OptimConfig c;
-  const auto number = [&](const char* name) { return config.at(name).to_number<double>(); };
-  c.unembedding_lr = number("unembedding_lr");
-  c.embedding_lr = number("embedding_lr");
-  c.matrix_lr = number("matrix_lr");
-  c.scalar_lr = number("scalar_lr");
-  c.weight_decay = number("weight_decay");
-  c.warmup_steps = config.at("warmup").as_int64();
-  c.warmdown_ratio = number("warmdown_ratio");
-  c.final_lr_frac = number("final_lr_frac");
-  return c;
-}
-
 const json::value& golden_trajectory() {
   static const json::value info = json::read_file(golden_path("golden.json")).at("trajectory");
   return info;
@@ -246,7 +232,8 @@ class CudaMutant : public ::testing::TestWithParam<Mutant> {
   ~CudaMutant() override { unsetenv("HEDDLE_MUTANT"); }
 };
 INSTANTIATE_TEST_SUITE_P(Mistakes, CudaMutant,
-                         ::testing::Values(Mutant{"window", 0}, Mutant{"scale", 0}, Mutant{"dv", 1}),
+                         ::testing::Values(Mutant{"window", 0}, Mutant{"scale", 0},
+                                           Mutant{"dv", 1}),
                          [](const auto& mutant) { return std::string(mutant.param.name); });
 
 TEST_P(CudaMutant, IsNotTolerated) {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <type_traits>
 
+#include "framework/comm/call_timer.h"
 #include "framework/core/activity.h"
 #include "framework/core/error.h"
 #include "framework/core/json.h"
@@ -138,7 +139,7 @@ class NcclCommunicator : public Communicator {
              std::span<const int64_t> counts) override {
     if (std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 0) return;
     if (!device_.holds(data)) return start_on_host(collective, element, data, counts);
-    const Inside inside(&counters_);
+    const CallTimer timer(&counters_);
     retire();
     if (under_way_.empty()) flight_started_ = Clock::now();
     Operation op;
@@ -163,14 +164,14 @@ class NcclCommunicator : public Communicator {
 
   bool finished(int64_t ticket) override {
     if (under_way_.empty()) return true;
-    const Inside inside(&counters_);
+    const CallTimer timer(&counters_);
     busy();  // throws what has gone wrong meanwhile
     retire();
     return under_way_.empty() || under_way_.front().ticket > ticket;
   }
 
   void wait(int64_t ticket) override {
-    const Inside inside(&counters_);
+    const CallTimer timer(&counters_);
     retire();
     const Operation* last = nullptr;
     for (const Operation& op : under_way_) {
@@ -187,19 +188,6 @@ class NcclCommunicator : public Communicator {
     const char* name = "";
     size_t mark = 0;
   };
-  // Counts the time of a call; calls within calls once.
-  class Inside {
-   public:
-    explicit Inside(CommCounters* counters) : counters_(counters) {}
-    Inside(const Inside&) = delete;
-    Inside& operator=(const Inside&) = delete;
-    ~Inside() { counters_->seconds_inside += seconds_since(started_); }
-
-   private:
-    CommCounters* counters_;
-    Clock::time_point started_ = Clock::now();
-  };
-
   void plan_offsets(std::span<const int64_t> counts) {
     counts_.assign(counts.begin(), counts.end());
     offsets_.resize(counts.size());
@@ -290,7 +278,7 @@ class NcclCommunicator : public Communicator {
   // What the compute stream waits for is over: the host can wait for that stream.
   void finish_awaited() {
     if (awaited_ <= over_) return;
-    const Inside inside(&counters_);
+    const CallTimer timer(&counters_);
     finish_on_device(awaited_);
   }
 
@@ -328,7 +316,7 @@ class NcclCommunicator : public Communicator {
   // A host operation keeps its place behind those of the device.
   template <class Body>
   void on_host(const char* name, Body&& body) {
-    const Inside inside(&counters_);
+    const CallTimer timer(&counters_);
     finish_on_device(started());
     const activity::CollectiveScope scope(name, started());
     const int64_t before = host_->counters().bytes_sent;

@@ -21,6 +21,21 @@ inline std::string golden_path(const std::string& file) {
   return golden_folder() + "/" + file;
 }
 
+// The optimizer of a trajectory, from its configuration in golden.json.
+inline OptimConfig golden_optim(const json::value& config) {
+  OptimConfig c;
+  const auto number = [&](const char* name) { return config.at(name).to_number<double>(); };
+  c.unembedding_lr = number("unembedding_lr");
+  c.embedding_lr = number("embedding_lr");
+  c.matrix_lr = number("matrix_lr");
+  c.scalar_lr = number("scalar_lr");
+  c.weight_decay = number("weight_decay");
+  c.warmup_steps = config.at("warmup").as_int64();
+  c.warmdown_ratio = number("warmdown_ratio");
+  c.final_lr_frac = number("final_lr_frac");
+  return c;
+}
+
 // ||got - want|| / ||want||
 inline double relative_l2(const float* got, const float* want, int64_t n) {
   double difference = 0.0, norm = 0.0;

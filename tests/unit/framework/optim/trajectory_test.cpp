@@ -9,24 +9,11 @@
 namespace heddle {
 namespace {
 
+using testing::golden_optim;
 using testing::golden_path;
 using testing::GoldenCase;
 using testing::relative_l2;
 using testing::TestModel;
-
-OptimConfig golden_optim(const json::value& config) {
-  OptimConfig c;
-  const auto number = [&](const char* name) { return config.at(name).to_number<double>(); };
-  c.unembedding_lr = number("unembedding_lr");
-  c.embedding_lr = number("embedding_lr");
-  c.matrix_lr = number("matrix_lr");
-  c.scalar_lr = number("scalar_lr");
-  c.weight_decay = number("weight_decay");
-  c.warmup_steps = config.at("warmup").as_int64();
-  c.warmdown_ratio = number("warmdown_ratio");
-  c.final_lr_frac = number("final_lr_frac");
-  return c;
-}
 
 class Trajectory {
  public:
