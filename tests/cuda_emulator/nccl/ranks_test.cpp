@@ -11,6 +11,7 @@ namespace heddle::test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -234,7 +235,9 @@ TEST(CudaRanks, ARankThatDiesIsNamedAndTheOthersEndWithCode6) {
   const TempFolder folder;
   const CommandResult r = failing(folder, {}, {{"HEDDLE_FAULT", "backward:1:2:kill"}});
   EXPECT_EQ(r.exit_code, 6) << r.out;
-  EXPECT_THAT(r.out, AllOf(HasSubstr("first failure of 3 ranks: rank 1"), HasSubstr("step 2")));
+  // Of the step in which it was last heard of: a heartbeat may come too late to tell of step 2.
+  EXPECT_THAT(r.out, AllOf(HasSubstr("first failure of 3 ranks: rank 1"),
+                           AnyOf(HasSubstr(", step 1"), HasSubstr(", step 2"))));
 }
 
 TEST(CudaRanks, ARankThatIsLateIsNamedAtTheDeadline) {
