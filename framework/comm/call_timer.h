@@ -1,4 +1,4 @@
-// Counts the time that a thread spends in calls of a communicator; calls within calls once.
+// How communicators count time.
 #pragma once
 
 #include <chrono>
@@ -7,15 +7,17 @@
 
 namespace heddle {
 
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The time that a thread spends in calls of a communicator; calls within calls once.
 class CallTimer {
  public:
   explicit CallTimer(CommCounters* counters) : counters_(counters) {}
   CallTimer(const CallTimer&) = delete;
   CallTimer& operator=(const CallTimer&) = delete;
-  ~CallTimer() {
-    counters_->seconds_inside +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
-  }
+  ~CallTimer() { counters_->seconds_inside += seconds_since(started_); }
 
  private:
   CommCounters* counters_;

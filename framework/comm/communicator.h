@@ -17,8 +17,8 @@
 // calls poll() every now and then.
 //
 // Buffers are in the host's memory; for the nccl backend also in its device's, where an operation
-// follows the compute stream's work so far, Work::wait() makes that stream wait and not the host, and
-// poll() throws the errors that the library has met meanwhile.
+// follows the compute stream's work so far, Work::wait() makes that stream wait and not the host,
+// and poll() throws the errors that the library has met meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -122,6 +122,9 @@ class Communicator {
 
  protected:
   enum class Element { kByte, kFloat, kDouble };
+  static int64_t element_bytes(Element element) {
+    return element == Element::kByte ? 1 : element == Element::kFloat ? 4 : 8;
+  }
   enum class Collective { kReduceScatter, kAllGather };
 
   explicit Communicator(const RankInfo& info) : info_(info) {}

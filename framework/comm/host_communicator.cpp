@@ -12,10 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // What is left of a piece of `count` elements in the round that begins at element `begin`.
 int64_t round_length(int64_t count, int64_t begin, int64_t step) {
   return std::clamp<int64_t>(count - begin, 0, step);
@@ -92,10 +88,6 @@ void HostCommunicator::advance(int64_t ticket, bool block) {
 
 std::byte* HostCommunicator::scratch(int peer) const {
   return static_cast<std::byte*>(scratch_.data()) + peer * slot_bytes_;
-}
-
-int64_t HostCommunicator::element_bytes(Element element) {
-  return element == Element::kByte ? 1 : element == Element::kFloat ? 4 : 8;
 }
 
 int64_t HostCommunicator::round_elements(const Operation& op) const {

@@ -69,7 +69,6 @@ class HostCommunicator : public Communicator {
   // False: the operation has no round left.
   bool start_round(Operation& op);
   void end_round(Operation& op);
-  static int64_t element_bytes(Element element);
   int64_t round_elements(const Operation& op) const;
   void plan_reduce(const Operation& op);
   void plan_gather(const Operation& op);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "framework/comm/communicator.h"
+#include "framework/core/error.h"
 
 namespace heddle::testing {
 
@@ -245,6 +246,17 @@ inline void check_collectives_in(CheckMemory& memory, Communicator& comm) {
 inline void check_collectives(Communicator& comm) {
   CheckMemory host;
   check_collectives_in(host, comm);
+}
+
+// main() of a rank: `run` gets the first argument; an error ends the job with its code.
+inline int main_of_rank(int argc, char** argv, int (*run)(const std::string& mode)) {
+  ::testing::InitGoogleTest(&argc, argv);
+  try {
+    return run(argc > 1 ? argv[1] : "");
+  } catch (const Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    abort_job(static_cast<int>(e.code()));
+  }
 }
 
 // All ranks run the tests, rank 0 prints, and all fail when one does. Ends with finish().

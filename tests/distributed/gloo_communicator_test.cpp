@@ -133,11 +133,5 @@ int run(const std::string& mode) {
 }  // namespace heddle
 
 int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  try {
-    return heddle::run(argc > 1 ? argv[1] : "");
-  } catch (const heddle::Error& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    heddle::abort_job(static_cast<int>(e.code()));
-  }
+  return heddle::testing::main_of_rank(argc, argv, heddle::run);
 }

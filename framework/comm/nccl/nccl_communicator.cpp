@@ -23,10 +23,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // The host looks often at first: what it waits for is mostly there in no time.
 class Patience {
  public:
@@ -235,9 +231,6 @@ class NcclCommunicator : public Communicator {
     exchange(name);
   }
 
-  static int64_t element_bytes(Element element) {
-    return element == Element::kByte ? 1 : element == Element::kFloat ? 4 : 8;
-  }
   static void add_message(std::vector<LinkMessage>* list, std::byte* data, int64_t bytes,
                           int peer) {
     if (bytes > 0) list->push_back({data, bytes, peer});
