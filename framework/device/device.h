@@ -29,6 +29,11 @@ class Replay {
   virtual void run(const std::function<void()>& body) = 0;
 };
 
+// Enqueues what `body` enqueues. replay: nullptr where nothing is recorded (Device::make_replay).
+inline void enqueue(Replay* replay, const std::function<void()>& body) {
+  replay != nullptr ? replay->run(body) : body();
+}
+
 class Device {
  public:
   virtual ~Device() = default;

@@ -178,15 +178,10 @@ LossSum Gpt::forward_backward(const int32_t* tokens, const int32_t* targets, int
   const Pass pass{batch, seq_len_};
   upload_tokens(tokens, pass);
   upload_targets(targets, pass);
-  const auto enqueue = [this, &pass] {
+  enqueue(replay_of(batch), [this, &pass] {
     forward(pass);
     backward(pass);
-  };
-  if (Replay* replay = replay_of(batch)) {
-    replay->run(enqueue);
-  } else {
-    enqueue();
-  }
+  });
   return collect_loss(targets, pass.rows());
 }
 

@@ -77,10 +77,9 @@ void Optimizer::step_adamw(int64_t iteration, float* params, const float* grads,
   }
   device_.upload(device_adamw_values_.get(), adamw_values_.data(),
                  adamw_values_.size() * sizeof(AdamWValues));
-  const auto all = [this] {
+  enqueue(adamw_replay_.get(), [this] {
     for (size_t i = 0; i < plan_.adamw.size(); ++i) update(plan_.adamw[i], i);
-  };
-  replay(adamw_replay_, all);
+  });
 }
 
 void Optimizer::step_muon(int64_t iteration, float* params, const float* grads, float grad_scale,
@@ -99,15 +98,14 @@ void Optimizer::step_muon(int64_t iteration, float* params, const float* grads, 
     const std::function<void()>* between;
   } call{this, &between};
   // One pointer fits into std::function without an allocation. Worker 0 is the calling thread.
-  const auto all = [&call] {
+  enqueue(muon_replay_.get(), [&call] {
     call.self->device_.ops().run_independent(
         static_cast<int64_t>(call.self->plan_.muon.size()), [&call](int64_t i, int worker) {
           call.self->update(call.self->plan_.muon[static_cast<size_t>(i)], static_cast<size_t>(i),
                             worker);
           if (worker == 0) (*call.between)();
         });
-  };
-  replay(muon_replay_, all);
+  });
 }
 
 // Where a step works. A record knows the old places only.
@@ -117,14 +115,6 @@ void Optimizer::place(float* params, const float* grads) {
   grads_ = grads;
   adamw_replay_ = device_.make_replay();
   muon_replay_ = device_.make_replay();
-}
-
-void Optimizer::replay(const std::unique_ptr<Replay>& replay, const std::function<void()>& body) {
-  if (replay) {
-    replay->run(body);
-  } else {
-    body();
-  }
 }
 
 void Optimizer::update(const AdamWTask& task, size_t i) {

@@ -77,7 +77,6 @@ class Optimizer {
 
  private:
   void place(float* params, const float* grads);
-  static void replay(const std::unique_ptr<Replay>& replay, const std::function<void()>& body);
   void update(const AdamWTask& task, size_t i);
   void update(const MuonTask& task, size_t i, int worker);
 
