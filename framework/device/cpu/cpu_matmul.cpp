@@ -74,14 +74,16 @@ struct Product {
     const float* rows = trans_a ? a + i : a + i * lda;
     const float* cols = trans_b ? b + j * ldb : b + j;
     // oneDNN copies op(a) as a whole: a great depth is cut, so that the copy stays small.
-    const int64_t piece = trans_a ? k : std::min(k, kDepth);
-    for (int64_t at = 0; at == 0 || at < k; at += std::max<int64_t>(piece, 1)) {
-      const dnnl_status_t status =
-          dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, std::min(piece, k - at), alpha,
-                     rows + at, lda, trans_b ? cols + at : cols + at * ldb, ldb,
-                     at == 0 ? beta : 1.0f, c + i * ldc + j, ldc);
+    const int64_t most = trans_a ? k : kDepth;
+    int64_t at = 0;
+    do {
+      const int64_t depth = std::min(most, k - at);
+      const dnnl_status_t status = dnnl_sgemm(
+          trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, depth, alpha, rows + at, lda,
+          trans_b ? cols + at : cols + at * ldb, ldb, at == 0 ? beta : 1.0f, c + i * ldc + j, ldc);
       HEDDLE_CHECK(status == dnnl_success, "oneDNN sgemm: status " + std::to_string(status));
-    }
+      at += depth;
+    } while (at < k);
   }
 };
 

@@ -65,68 +65,66 @@ decltype(kDeclared) find(const char* name) {
   return reinterpret_cast<decltype(kDeclared)>(symbol);
 }
 
+template <auto* kDeclared, class... Args>
+cublasStatus_t forward(const char* name, Args... args) {
+  static const auto function = find<kDeclared>(name);
+  return function(args...);
+}
+
 }  // namespace
 }  // namespace heddle
 
-using heddle::find;
+using heddle::forward;
 
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  static const auto call = find<cublasLtCreate>("cublasLtCreate");
-  return call(handle);
+  return forward<cublasLtCreate>("cublasLtCreate", handle);
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  static const auto call = find<cublasLtDestroy>("cublasLtDestroy");
-  return call(handle);
+  return forward<cublasLtDestroy>("cublasLtDestroy", handle);
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* operation,
                                         cublasComputeType_t compute, cudaDataType_t scale) {
-  static const auto call = find<cublasLtMatmulDescCreate>("cublasLtMatmulDescCreate");
-  return call(operation, compute, scale);
+  return forward<cublasLtMatmulDescCreate>("cublasLtMatmulDescCreate", operation, compute, scale);
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
-  static const auto call = find<cublasLtMatmulDescDestroy>("cublasLtMatmulDescDestroy");
-  return call(operation);
+  return forward<cublasLtMatmulDescDestroy>("cublasLtMatmulDescDestroy", operation);
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
                                               cublasLtMatmulDescAttributes_t which,
                                               const void* value, size_t bytes) {
-  static const auto call = find<cublasLtMatmulDescSetAttribute>("cublasLtMatmulDescSetAttribute");
-  return call(operation, which, value, bytes);
+  return forward<cublasLtMatmulDescSetAttribute>("cublasLtMatmulDescSetAttribute", operation, which,
+                                                 value, bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
                                           uint64_t rows, uint64_t cols, int64_t ld) {
-  static const auto call = find<cublasLtMatrixLayoutCreate>("cublasLtMatrixLayoutCreate");
-  return call(layout, type, rows, cols, ld);
+  return forward<cublasLtMatrixLayoutCreate>("cublasLtMatrixLayoutCreate", layout, type, rows, cols,
+                                             ld);
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  static const auto call = find<cublasLtMatrixLayoutDestroy>("cublasLtMatrixLayoutDestroy");
-  return call(layout);
+  return forward<cublasLtMatrixLayoutDestroy>("cublasLtMatrixLayoutDestroy", layout);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  static const auto call = find<cublasLtMatmulPreferenceCreate>("cublasLtMatmulPreferenceCreate");
-  return call(preference);
+  return forward<cublasLtMatmulPreferenceCreate>("cublasLtMatmulPreferenceCreate", preference);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  static const auto call = find<cublasLtMatmulPreferenceDestroy>("cublasLtMatmulPreferenceDestroy");
-  return call(preference);
+  return forward<cublasLtMatmulPreferenceDestroy>("cublasLtMatmulPreferenceDestroy", preference);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t which,
                                                     const void* value, size_t bytes) {
-  static const auto call =
-      find<cublasLtMatmulPreferenceSetAttribute>("cublasLtMatmulPreferenceSetAttribute");
-  return call(preference, which, value, bytes);
+  return forward<cublasLtMatmulPreferenceSetAttribute>("cublasLtMatmulPreferenceSetAttribute",
+                                                       preference, which, value, bytes);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
@@ -136,8 +134,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* found) {
-  static const auto call = find<cublasLtMatmulAlgoGetHeuristic>("cublasLtMatmulAlgoGetHeuristic");
-  return call(handle, operation, a, b, c, d, preference, wanted, results, found);
+  return forward<cublasLtMatmulAlgoGetHeuristic>("cublasLtMatmulAlgoGetHeuristic", handle,
+                                                 operation, a, b, c, d, preference, wanted, results,
+                                                 found);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
@@ -147,9 +146,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
-  static const auto call = find<cublasLtMatmul>("cublasLtMatmul");
-  return call(handle, operation, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
-              algorithm, workspace, workspace_bytes, stream);
+  return forward<cublasLtMatmul>("cublasLtMatmul", handle, operation, alpha, a, a_layout, b,
+                                 b_layout, beta, c, c_layout, d, d_layout, algorithm, workspace,
+                                 workspace_bytes, stream);
 }
 
 }  // extern "C"

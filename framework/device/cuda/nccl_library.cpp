@@ -11,9 +11,8 @@ namespace {
 
 constexpr const char* kRemedy =
     "install NCCL 2.14 or newer for the CUDA of this build (NVIDIA's package libnccl2, or the "
-    "wheel "
-    "nvidia-nccl-cu13 with its lib folder in LD_LIBRARY_PATH or HEDDLE_NCCL_LIBRARY naming the "
-    "file), or start one process";
+    "wheel nvidia-nccl-cu13 with its lib folder in LD_LIBRARY_PATH or HEDDLE_NCCL_LIBRARY naming "
+    "the file), or start one process";
 
 std::string version_text(int version) {
   return std::to_string(version / 10000) + "." + std::to_string(version % 10000 / 100) + "." +
