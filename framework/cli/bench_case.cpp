@@ -10,6 +10,7 @@
 #include "framework/attention/selection.h"
 #include "framework/core/error.h"
 #include "framework/train/run.h"
+#include "plugins/conformance/dtype.h"
 
 namespace heddle {
 namespace {
@@ -102,7 +103,7 @@ double flops(const BenchCase& c) {
 }
 
 double cache_bytes(const BenchCase& c) {
-  return 2.0 * (c.dtype == HEDDLE_DTYPE_F32 ? 4.0 : 2.0) *
+  return 2.0 * static_cast<double>(conformance::element_bytes(c.dtype)) *
          static_cast<double>(visible_pairs(c) * c.batch * c.kind.n_kv_head * c.kind.head_dim);
 }
 
