@@ -31,11 +31,11 @@ void print_device(const CudaDeviceInfo& d, size_t devices) {
   }
 }
 
-void print_nccl(const CudaSystem& system) {
-  if (system.nccl_problem.empty()) {
-    fmt::print("NCCL: {} ({})\n", system.nccl, system.nccl_path);
+void print_nccl(const NcclInfo& nccl) {
+  if (nccl.problem.empty()) {
+    fmt::print("NCCL: {} ({})\n", nccl.version, nccl.path);
   } else {
-    fmt::print("{}\n  {}\n", system.nccl_problem, system.nccl_remedy);
+    fmt::print("{}\n  {}\n", nccl.problem, nccl.remedy);
   }
 }
 
@@ -51,7 +51,7 @@ void print_cuda() {
              system.driver.empty() ? "none" : "for CUDA " + system.driver);
   for (const CudaDeviceInfo& d : system.devices) print_device(d, system.devices.size());
   if (!system.problem.empty()) fmt::print("  {}: {}\n", system.problem, system.remedy);
-  print_nccl(system);
+  print_nccl(module->find_nccl());
 }
 
 void print_plugins(const AttentionConfig& config) {

@@ -238,20 +238,17 @@ void say_why(cudaError_t error, CudaSystem& system) {
   system.remedy = "check nvidia-smi and CUDA_VISIBLE_DEVICES";
 }
 
-void look_for_nccl(CudaSystem& system) {
+NcclInfo find_nccl() {
   try {
     const NcclLibrary& library = NcclLibrary::get();
-    system.nccl = library.version();
-    system.nccl_path = library.path();
+    return {library.version(), library.path(), {}, {}};
   } catch (const Error& failure) {
-    system.nccl_problem = failure.message();
-    system.nccl_remedy = failure.remedy();
+    return {{}, {}, failure.message(), failure.remedy()};
   }
 }
 
 CudaSystem inspect() {
   CudaSystem system;
-  look_for_nccl(system);
   int version = 0;
   if (cudaRuntimeGetVersion(&version) == cudaSuccess) system.runtime = version_text(version);
   version = 0;
@@ -310,7 +307,7 @@ std::unique_ptr<Device> make_device(int index, const CudaOptions& options) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const CudaModule* heddle_cuda_module() {
-  static const CudaModule module = {kVersion, inspect, make_device};
+  static const CudaModule module = {kVersion, inspect, find_nccl, make_device};
   return &module;
 }
 

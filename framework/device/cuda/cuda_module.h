@@ -26,8 +26,11 @@ struct CudaSystem {
   std::vector<CudaDeviceInfo> devices;
   // Why no device can be used, and what to do about it; empty when one can.
   std::string problem, remedy;
-  // "2.28.9" and the file, or why several ranks cannot be connected and what to do about it.
-  std::string nccl, nccl_path, nccl_problem, nccl_remedy;
+};
+
+// "2.28.9" and the file, or why several ranks cannot be connected and what to do about it.
+struct NcclInfo {
+  std::string version, path, problem, remedy;
 };
 
 struct CudaOptions {
@@ -39,8 +42,10 @@ struct CudaOptions {
 
 struct CudaModule {
   const char* version;  // of heddle, as built
-  // Throws nothing but std::bad_alloc.
+  // Both throw nothing but std::bad_alloc. find_nccl loads the library, which a process alone has no
+  // use for.
   CudaSystem (*inspect)();
+  NcclInfo (*find_nccl)();
   // Throws heddle::Error (environment) when this device cannot be used.
   std::unique_ptr<Device> (*make_device)(int index, const CudaOptions& options);
 };
