@@ -60,7 +60,9 @@ inline Launch plan_decode(const AttentionProblem& p) {
   launch.tasks[0] = tasks * plan.splits;
   launch.worker_bytes =
       static_cast<size_t>(Carver::bytes(plan.heads * plan.rows * plan.padded_dim) +
-                          Carver::bytes(plan.partial_floats()) + Carver::bytes(kDecodeKeys));
+                          Carver::bytes(plan.partial_floats()) +
+                          Carver::bytes(plan.heads * plan.rows * kDecodeKeys) +
+                          Carver::bytes(plan.heads * plan.rows));
   if (plan.splits > 1) {
     launch.phases = 2;
     launch.tasks[1] = tasks;
@@ -89,18 +91,15 @@ class DecodeTask {
     Carver carve(worker);
     q_ = carve.floats(plan_.heads * plan_.rows * plan_.padded_dim);
     float* own = carve.floats(plan_.partial_floats());
-    p_of_chunk_ = carve.floats(kDecodeKeys);
+    p_of_chunk_ = carve.floats(plan_.heads * plan_.rows * kDecodeKeys);
+    shrink_ = carve.floats(plan_.heads * plan_.rows);
     rows_ = partial ? partial : own;
     begin_rows();
     const Range all = keys_of_queries(mask_, {0, p_.q_len});
     const int64_t step = round_up(ceil_div(all.size(), plan_.splits), kLanes);
     const Range keys = intersect(all, {all.begin + split * step, all.begin + (split + 1) * step});
     for (int64_t j = keys.begin; j < keys.end; j += kDecodeKeys) {
-      const Range chunk{j, min_i64(j + kDecodeKeys, keys.end)};
-      for (int64_t r = 0; r < rows(); ++r) {
-        const Range seen = intersect(chunk, keys_of_query(mask_, r % p_.q_len));
-        if (!seen.empty()) attend(r, seen);
-      }
+      attend({j, min_i64(j + kDecodeKeys, keys.end)});
     }
     if (!partial) {
       for (int64_t r = 0; r < rows(); ++r) write_row(r, row(rows_, r));
@@ -156,13 +155,28 @@ class DecodeTask {
     }
   }
 
-  // Adds the keys of one chunk to row r.
-  void attend(int64_t r, Range keys) {
+  // Adds the keys of one chunk to all rows. A row's scores, their exponentials and its output wait
+  // for each other; beside another row's they hide behind the stream of K and V.
+  void attend(Range chunk) {
+    const auto each_row = [&](auto&& body) __attribute__((always_inline)) {
+      for (int64_t r = 0; r < rows(); ++r) {
+        const Range seen = intersect(chunk, keys_of_query(mask_, r % p_.q_len));
+        if (!seen.empty()) body(r, seen, p_of_chunk_ + r * kDecodeKeys);
+      }
+    };
+    each_row([&](int64_t r, Range seen, float* p) { score(r, seen, p); });
+    each_row([&](int64_t r, Range seen, float* p) { exponentiate(r, seen.size(), p); });
+    each_row([&](int64_t r, Range seen, float* p) {
+      const float* v = keys_of_row(args_.v, p_.v, r) + seen.begin * p_.v.token;
+      accumulate(v, seen.size(), p, shrink_[r], row(rows_, r));
+    });
+  }
+
+  // Scores of row r to exponentials of their distance from the row's maximum so far.
+  void exponentiate(int64_t r, int64_t keys, float* p) {
     float* out = row(rows_, r);
-    float* p = p_of_chunk_;
-    score(r, keys, p);
-    const int64_t padded = round_up(keys.size(), kLanes);
-    for (int64_t j = keys.size(); j < padded; ++j) p[j] = -__builtin_inff();
+    const int64_t padded = round_up(keys, kLanes);
+    for (int64_t j = keys; j < padded; ++j) p[j] = -__builtin_inff();
 
     Vec tops = load(p);
     for (int64_t j = kLanes; j < padded; j += kLanes) tops = max(load(p + j), tops);
@@ -177,11 +191,9 @@ class DecodeTask {
       store(p + j, x);
       sums += x;
     }
-    const float shrink = exp2_of(old_top - zero);
+    shrink_[r] = exp2_of(old_top - zero);
     float& sum = out[plan_.padded_dim + 1];
-    sum = sum * shrink + horizontal_sum(sums);
-    accumulate(keys_of_row(args_.v, p_.v, r) + keys.begin * p_.v.token, keys.size(), p, shrink,
-               out);
+    sum = sum * shrink_[r] + horizontal_sum(sums);
   }
 
   // p[j] = q . k[j], four keys at a time.
@@ -245,7 +257,8 @@ class DecodeTask {
   AttentionMask mask_;
   float* q_ = nullptr;           // (rows(), padded D), scaled for base-2 scores
   float* rows_ = nullptr;        // (rows(), row_floats): output, maximum, sum
-  float* p_of_chunk_ = nullptr;  // (kDecodeKeys)
+  float* p_of_chunk_ = nullptr;  // (rows(), kDecodeKeys)
+  float* shrink_ = nullptr;      // (rows()): what the chunk's maximum makes of the output so far
 };
 
 inline void run_decode(const AttentionProblem& p, const DecodeArgs& args,

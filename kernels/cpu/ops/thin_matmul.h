@@ -20,6 +20,13 @@ constexpr int thin_columns(int rows) {
   return columns > 4 ? 4 : columns;
 }
 
+// The compiler would read a vector with several uses from memory for each of them.
+HEDDLE_INLINE void keep_in_register([[maybe_unused]] Vec& x) {
+#if HEDDLE_LANES == 16 && defined(__AVX512F__)
+  asm("" : "+v"(x));
+#endif
+}
+
 // The sums over lanes of up to four vectors, each in the order of reduce().
 template <int N>
 HEDDLE_INLINE Vec4 reduce_columns(const Vec* sum) {
@@ -52,17 +59,18 @@ HEDDLE_INLINE void thin_tile(const ThinProduct& op, const float* a, const float*
     for (int n = 0; n < N; ++n) y[n] = io.load(b + n * op.ldb + i);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
-      const Vec x = io.load(a + m * op.lda + i);
+      Vec x = io.load(a + m * op.lda + i);
+      keep_in_register(x);
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) sum[m][n] += x * y[n];
     }
   };
   int64_t i = 0;
   for (; i + kLanes <= op.k; i += kLanes) {
-    // With few rows the processor runs far enough ahead by itself.
-    if (M > 2 && i % kFloatsOfLine == 0) {
+    // In the order of memory (b is dense as a rule): so the processor's own prefetcher joins in.
+    if (i % kFloatsOfLine == 0) {
 #pragma GCC unroll 4
-      for (int n = 0; n < N; ++n) __builtin_prefetch(b + n * op.ldb + i + kThinAhead);
+      for (int n = 0; n < N; ++n) __builtin_prefetch(b + N * i + n * kFloatsOfLine + kThinAhead);
     }
     step(i, Whole{});
   }
