@@ -57,7 +57,7 @@ TEST(CheckOnCuda, SaysWhichDeviceIsMissing) {
 class BenchOnCuda : public ::testing::Test {
  protected:
   BenchOnCuda() {
-    write_text(folder_.path("shapes.json"),
+    put_file(folder_.path("shapes.json"),
                R"([{"seq_len": 40, "n_head": 2, "n_kv_head": 1, "head_dim": 16, "window_left": 9,
                     "ops": ["forward", "backward"]}])");
   }
@@ -68,7 +68,7 @@ class BenchOnCuda : public ::testing::Test {
     return plugin(args);
   }
   boost::json::object json() const {
-    return boost::json::parse(read_text(folder_.path("b.json"))).as_object();
+    return boost::json::parse(get_file(folder_.path("b.json"))).as_object();
   }
   TempFolder folder_;
 };

@@ -33,11 +33,11 @@ TEST_P(Errors, OneClearMessage) {
   std::string file = kYaml;
   if (!c.yaml.empty()) {
     file = folder.path("run.yaml");
-    write_text(file, c.yaml);
+    put_file(file, c.yaml);
   }
-  write_text(folder.path("empty.txt"), "");
-  write_text(folder.path("short.txt"), "A text of less than one sequence.\n");
-  write_text(folder.path("not-a-library.so"), "plain text\n");
+  put_file(folder.path("empty.txt"), "");
+  put_file(folder.path("short.txt"), "A text of less than one sequence.\n");
+  put_file(folder.path("not-a-library.so"), "plain text\n");
   Args args{"train", file, "log.dir=" + folder.path("runs"), "train.num_iterations=1",
             "data.cache_dir=" + folder.path("cache")};
   for (std::string o : c.overrides) {
@@ -95,7 +95,7 @@ TEST(ErrorsUsage, BytesThatAreNotUtf8AreData) {
   TempFolder folder;
   std::string bytes;
   for (int i = 0; i < 40000; ++i) bytes += static_cast<char>(i * 37 % 256);
-  write_text(folder.path("raw.txt"), bytes);
+  put_file(folder.path("raw.txt"), bytes);
   const CommandResult r = run_heddle({"train", kYaml, "data.kind=text",
                                       "data.path=" + folder.path("raw.txt"),
                                       "data.cache_dir=" + folder.path("cache"),
@@ -136,9 +136,9 @@ TEST_F(DamagedCheckpoint, Truncated) {
 }
 
 TEST_F(DamagedCheckpoint, OneBitFlipped) {
-  std::string bytes = read_text(newest_ + "/model.safetensors");
+  std::string bytes = get_file(newest_ + "/model.safetensors");
   bytes[bytes.size() - 1000] ^= 4;
-  write_text(newest_ + "/model.safetensors", bytes);
+  put_file(newest_ + "/model.safetensors", bytes);
   expect_refused_by_name();
 }
 

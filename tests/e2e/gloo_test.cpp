@@ -83,7 +83,7 @@ std::map<std::string, std::string> tensor_files(const std::string& run) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(run + "/checkpoints")) {
     if (entry.path().extension() == ".safetensors") {
-      files[entry.path().filename()] = read_text(entry.path());
+      files[entry.path().filename()] = get_file(entry.path());
     }
   }
   return files;

@@ -24,7 +24,7 @@ CommandResult launch(int ranks, const std::string& script, std::vector<std::stri
 
 bool wait_for_text(const std::string& file, const std::string& text) {
   for (int i = 0; i < 1000; ++i) {
-    if (read_text(file).find(text) != std::string::npos) return true;
+    if (get_file(file).find(text) != std::string::npos) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return false;
@@ -101,13 +101,13 @@ TEST(Launch, NoRankOutlivesTheLauncher) {
                          "echo $$ . > " + pids + "; exec sleep 600"},
                         {});
   ASSERT_TRUE(wait_for_text(pids, "."));
-  const pid_t rank = static_cast<pid_t>(std::stol(read_text(pids)));
+  const pid_t rank = static_cast<pid_t>(std::stol(get_file(pids)));
   kill(job.pid(), SIGKILL);
   job.wait(30);
   // It may stay a zombie for as long as nobody waits for orphans.
   bool gone = false;
   for (int i = 0; i < 1000 && !gone; ++i) {
-    const std::string stat = read_text("/proc/" + std::to_string(rank) + "/stat");
+    const std::string stat = get_file("/proc/" + std::to_string(rank) + "/stat");
     gone = stat.empty() || stat.find(") Z") != std::string::npos;
     if (!gone) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

@@ -27,7 +27,7 @@ std::string text_of(const boost::json::object& row, const char* key) {
 
 TEST(PluginBench, ACrashAHangAndAnExitCostTheirRows) {
   const TempFolder folder;
-  write_text(folder.path("shapes.json"),
+  put_file(folder.path("shapes.json"),
              R"([{"seq_len": 24, "n_head": 2, "head_dim": 8, "window_left": 5}])");
   const CommandResult r = run_heddle(
       {"plugin", "bench", "--shapes", folder.path("shapes.json"), "--timeout", "3", "--plugin-path",
@@ -35,7 +35,7 @@ TEST(PluginBench, ACrashAHangAndAnExitCostTheirRows) {
        "--plugins", "bench_crash,bench_exit,bench_hang,cpu_sdpa", "--json", folder.path("b.json"),
        "--svg", folder.path("b.svg")});
   EXPECT_EQ(r.exit_code, 5) << r.out << r.err;
-  const auto json = boost::json::parse(read_text(folder.path("b.json")));
+  const auto json = boost::json::parse(get_file(folder.path("b.json")));
   const boost::json::array& rows = json.at("rows").as_array();
   EXPECT_EQ(rows.size(), 12u);
   const auto failure = [&](const char* plugin) {
@@ -50,7 +50,7 @@ TEST(PluginBench, ACrashAHangAndAnExitCostTheirRows) {
     EXPECT_GT(row.at("gbytes_per_second").as_double(), 0.0) << plugin;
   }
   EXPECT_EQ(row_of(rows, "cpu_sdpa", "forward").at("us").as_array().size(), 5u);
-  EXPECT_EQ(read_text(folder.path("b.svg")).find("<svg"), 0u);
+  EXPECT_EQ(get_file(folder.path("b.svg")).find("<svg"), 0u);
 }
 
 TEST(PluginBench, UnknownNamesAndFilesAreOneMessage) {

@@ -35,7 +35,7 @@ void expect_same_bits(const std::string& a, const std::string& b) {
   for (const auto& entry : std::filesystem::directory_iterator(a)) {
     if (entry.path().extension() != ".safetensors") continue;
     const std::string file = entry.path().filename();
-    const std::string left = read_text(a + "/" + file), right = read_text(b + "/" + file);
+    const std::string left = get_file(a + "/" + file), right = get_file(b + "/" + file);
     ASSERT_FALSE(left.empty()) << a << "/" << file;
     EXPECT_TRUE(left == right) << file << " differs between " << a << " and " << b;
     ++files;
@@ -111,9 +111,9 @@ TEST(Resume, ARunIsNeverOverwritten) {
   TempFolder folder;
   const Args args = run_args(folder.path(), "run", {"train.num_iterations=1"});
   ASSERT_EQ(run_heddle(args).exit_code, 0);
-  const std::string first = read_text(folder.path("run/metrics.jsonl"));
+  const std::string first = get_file(folder.path("run/metrics.jsonl"));
   ASSERT_EQ(run_heddle(args).exit_code, 0);
-  EXPECT_EQ(read_text(folder.path("run/metrics.jsonl")), first);
+  EXPECT_EQ(get_file(folder.path("run/metrics.jsonl")), first);
   EXPECT_TRUE(std::filesystem::exists(folder.path("run-2/metrics.jsonl")));
 }
 

@@ -96,7 +96,7 @@ Args short_args(const TempFolder& folder, const std::string& name, Args more = {
   for (unsigned word = 1; text.size() < 100000; word = word * 1664525u + 1013904223u) {
     text += std::to_string(word >> 20) + " ";
   }
-  write_text(folder.path("text.txt"), text);
+  put_file(folder.path("text.txt"), text);
   args.insert(args.end(), {"train.num_iterations=6", "checkpoint.at_end=true", "data.kind=text",
                            "data.path=" + folder.path("text.txt"), "data.val_fraction=0",
                            "data.cache_dir=" + folder.path("cache")});

@@ -143,7 +143,7 @@ TEST(CudaRanks, ALauncherMayShowEachRankItsOwnDevice) {
   for (const std::string& a : train_args(folder, "own", cuda({"train.num_iterations=1"}))) {
     line += " '" + a + "'";
   }
-  write_text(folder.path("rank.sh"), line + "\n");
+  put_file(folder.path("rank.sh"), line + "\n");
   const CommandResult r =
       run_command({heddle_path(), "launch", "-n", "2", "--", "/bin/sh", folder.path("rank.sh")},
                   emulated(), 100);
@@ -309,14 +309,14 @@ TEST(AllReduceCuda, MeasuresWhatThereIs) {
   alone.push_back(folder.path("one.json"));
   const CommandResult one = run_command(alone, emulated());
   EXPECT_EQ(one.exit_code, 0) << one.out << one.err;
-  EXPECT_THAT(read_text(folder.path("one.json")),
+  EXPECT_THAT(get_file(folder.path("one.json")),
               AllOf(HasSubstr("\"ranks\": 1"), HasSubstr("\"copies\""), HasSubstr("NCCL 2.28.9")));
   Args argv = {heddle_path(), "launch", "-n", "2", "--"};
   argv.insert(argv.end(), alone.begin(), alone.end() - 1);
   argv.push_back(folder.path("two.json"));
   const CommandResult two = run_command(argv, emulated());
   EXPECT_EQ(two.exit_code, 0) << two.out << two.err;
-  EXPECT_THAT(read_text(folder.path("two.json")),
+  EXPECT_THAT(get_file(folder.path("two.json")),
               AllOf(HasSubstr("\"ranks\": 2"), HasSubstr("\"all_reduce_bus_gb_s\"")));
 }
 

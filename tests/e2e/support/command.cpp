@@ -11,7 +11,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -88,8 +87,8 @@ CommandResult BackgroundCommand::wait(int timeout_s) {
   }
   pid_ = -1;
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  result.out = read_text(out_file_);
-  result.err = read_text(err_file_);
+  result.out = get_file(out_file_);
+  result.err = get_file(err_file_);
   return result;
 }
 
@@ -117,26 +116,6 @@ CommandResult run_mpi(int ranks, std::vector<std::string> args, const Env& env, 
   all.emplace("OMPI_ALLOW_RUN_AS_ROOT", "1");
   all.emplace("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
   return run_command(mpirun_argv(ranks, std::move(args)), all, timeout_s);
-}
-
-TempFolder::TempFolder() : path_(unique_name("folder")) { fs::create_directories(path_); }
-TempFolder::~TempFolder() {
-  std::error_code ec;
-  fs::remove_all(path_, ec);
-}
-std::string TempFolder::path(const std::string& name) const {
-  return name.empty() ? path_ : path_ + "/" + name;
-}
-
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 std::map<int64_t, double> read_metric(const std::string& file, const std::string& key) {

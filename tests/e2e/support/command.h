@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temp_folder.h"
+
 namespace heddle::test {
 
 struct CommandResult {
@@ -42,19 +44,6 @@ class BackgroundCommand {
   std::string out_file_, err_file_;
 };
 
-// A folder that is removed with everything in it.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  std::string path(const std::string& name = {}) const;
-
- private:
-  std::string path_;
-};
-
-void write_text(const std::string& path, const std::string& text);
-std::string read_text(const std::string& path);
 // Values of `key` by step, from a metrics.jsonl.
 std::map<int64_t, double> read_metric(const std::string& file, const std::string& key);
 

@@ -29,12 +29,12 @@ TEST(Discovery, ConfigThenEnvironmentThenBuiltInEachSorted) {
   first.write("b.so", "1");
   first.write("a.so", "2");
   first.write("notes.txt", "3");
-  std::filesystem::create_directory(first.file("folder.so"));
+  std::filesystem::create_directory(first.path("folder.so"));
   second.write("0.so", "4");
   const Environment variable("HEDDLE_PLUGIN_PATH", ":" + second.path() + "::/nonexistent:");
   const PluginFiles found = find_plugin_files(config_with("auto", {first.path()}));
-  EXPECT_EQ(paths_of(found, 3), (std::vector<std::string>{first.file("a.so"), first.file("b.so"),
-                                                          second.file("0.so")}));
+  EXPECT_EQ(paths_of(found, 3), (std::vector<std::string>{first.path("a.so"), first.path("b.so"),
+                                                          second.path("0.so")}));
   EXPECT_EQ(found.files[0].source, "attention.plugin_path");
   EXPECT_EQ(found.files[2].source, "HEDDLE_PLUGIN_PATH");
   EXPECT_EQ(found.not_found, std::vector<std::string>{"/nonexistent"});
@@ -62,10 +62,10 @@ TEST(Discovery, BuiltInFolderLiesBesideTheExecutable) {
 TEST(Discovery, AFileIsNamedWhateverItIsCalledAndCountsOnce) {
   const TempFolder folder;
   folder.write("plugin.so.1", "x");
-  std::filesystem::create_symlink(folder.file("plugin.so.1"), folder.file("plugin.so"));
+  std::filesystem::create_symlink(folder.path("plugin.so.1"), folder.path("plugin.so"));
   const PluginFiles found =
-      find_plugin_files(config_with("auto", {folder.file("plugin.so.1"), folder.path()}));
-  EXPECT_EQ(paths_of(found, 1), std::vector<std::string>{folder.file("plugin.so.1")});
+      find_plugin_files(config_with("auto", {folder.path("plugin.so.1"), folder.path()}));
+  EXPECT_EQ(paths_of(found, 1), std::vector<std::string>{folder.path("plugin.so.1")});
   EXPECT_TRUE(found.files[0].named);
   for (size_t i = 1; i < found.files.size(); ++i) {
     EXPECT_THAT(found.files[i].path, ::testing::Not(HasSubstr(folder.path())));

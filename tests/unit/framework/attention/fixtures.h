@@ -1,16 +1,16 @@
-// Paths of the fixture plugins, temporary folders and environment variables for these tests.
+// Paths of the fixture plugins, copies of them and environment variables for these tests.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "framework/config/config.h"
 #include "framework/core/error.h"
 #include "framework/device/device.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle::test {
 
@@ -25,32 +25,11 @@ inline AttentionConfig config_with(const std::string& backend, std::vector<std::
   return config;
 }
 
-// A folder of this test's own, gone at its end.
-class TempFolder {
- public:
-  explicit TempFolder(const std::string& name = "plugins") {
-    std::string pattern = ::testing::TempDir() + "heddle_XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    root_ = pattern;
-    path_ = root_ / name;
-    std::filesystem::create_directories(path_);
-  }
-  ~TempFolder() {
-    std::error_code ec;
-    std::filesystem::remove_all(root_, ec);
-  }
-  std::string path() const { return path_.string(); }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  void write(const std::string& name, const std::string& contents) const {
-    std::ofstream(file(name), std::ios::binary) << contents;
-  }
-  void copy(const std::string& from, const std::string& name) const {
-    std::filesystem::copy_file(from, file(name));
-  }
-
- private:
-  std::filesystem::path root_, path_;
-};
+// Copies a plugin; the folder is made when it is missing.
+inline void copy_to(const std::string& from, const std::filesystem::path& to) {
+  std::filesystem::create_directories(to.parent_path());
+  std::filesystem::copy_file(from, to);
+}
 
 // Sets a variable until the end of the scope.
 class Environment {

@@ -18,6 +18,7 @@ namespace heddle {
 namespace {
 
 using test::config_with;
+using test::copy_to;
 using test::Environment;
 using test::error_of;
 using test::fixture;
@@ -76,7 +77,7 @@ TEST_F(HostTest, AutoWeighsWhatAPluginCannotAvoid) {
 
 TEST_F(HostTest, AutoPassesOverWhatCannotTrain) {
   const test::TempFolder folder;
-  folder.copy(fixture("crash_entry"), "crash_entry.so");
+  copy_to(fixture("crash_entry"), folder / "crash_entry.so");
   const auto host =
       make("auto", {folder.path(), "no_backward", "only_d64", "no_windows", "gpu", "naive_fast"});
   host->select({kShort, kLong}, 2, 24, contiguous_layout(kShort));
@@ -109,9 +110,9 @@ TEST_F(HostTest, ANamedBackendThatIsNotThereIsAnError) {
 
 TEST_F(HostTest, ANamedBackendThatWasRefusedIsAnErrorWithTheReason) {
   const test::TempFolder folder;
-  folder.copy(fixture("exit_entry"), "libheddle_flash.so");
+  copy_to(fixture("exit_entry"), folder / "libheddle_flash.so");
   EXPECT_THAT(error_of([&] { make("flash", {folder.path()}); }),
-              HasSubstr("attention backend 'flash': " + folder.file("libheddle_flash.so") +
+              HasSubstr("attention backend 'flash': " + folder.path("libheddle_flash.so") +
                         " ended its process with exit status 3"));
   EXPECT_THAT(error_of([&] { make("gpu", {"gpu"}); }),
               HasSubstr("attention backend 'gpu' (" + fixture("gpu") +
@@ -131,7 +132,7 @@ TEST_F(HostTest, ANamedBackendThatCannotServeIsAnErrorWithTheReason) {
 TEST_F(HostTest, AFileNamedByTheUserThatIsNoPluginIsAnError) {
   const test::TempFolder folder;
   folder.write("notes.so", "text");
-  EXPECT_THAT(error_of([&] { make("auto", {folder.file("notes.so")}); }),
+  EXPECT_THAT(error_of([&] { make("auto", {folder.path("notes.so")}); }),
               HasSubstr("notes.so, named by attention.plugin_path, is not a shared library"));
   EXPECT_THAT(error_of([&] { make("auto", {"next_major"}); }), HasSubstr("ABI major 2"));
   EXPECT_THAT(error_of([&] { make("auto", {"wrong_window"}); }), HasSubstr("wrong numbers"));

@@ -34,7 +34,7 @@ class LibraryFileTest : public ::testing::Test {
   }
   std::string complaint_about(const std::string& bytes) {
     folder_.write("x.so", bytes);
-    return test::error_of([&] { check_library_file(folder_.file("x.so")); });
+    return test::error_of([&] { check_library_file(folder_.path("x.so")); });
   }
 
   TempFolder folder_;
@@ -94,7 +94,7 @@ TEST_F(LibraryFileTest, StrippedSectionsLeaveTheSegmentsToCheck) {
 TEST_F(LibraryFileTest, AFolderOrNothingCannotBeRead) {
   EXPECT_THAT(test::error_of([&] { check_library_file(folder_.path()); }),
               HasSubstr("cannot be read"));
-  EXPECT_THAT(test::error_of([&] { check_library_file(folder_.file("none.so")); }),
+  EXPECT_THAT(test::error_of([&] { check_library_file(folder_.path("none.so")); }),
               HasSubstr("cannot be read"));
 }
 

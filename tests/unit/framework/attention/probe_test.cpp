@@ -13,6 +13,7 @@ namespace {
 
 using test::Environment;
 using test::fixture;
+using test::copy_to;
 using test::TempFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -117,46 +118,47 @@ TEST_F(ProbeTest, OtherDevicesPluginsAreOnlyNegotiated) {
 TEST_F(ProbeTest, TextAndTruncatedFilesAreNamed) {
   const TempFolder folder;
   folder.write("text.so", "#!/bin/sh\n");
-  EXPECT_THAT(probe_plugin(folder.file("text.so")).refusal, HasSubstr("not a shared library"));
+  EXPECT_THAT(probe_plugin(folder.path("text.so")).refusal, HasSubstr("not a shared library"));
   folder.write("empty.so", "");
-  EXPECT_THAT(probe_plugin(folder.file("empty.so")).refusal, HasSubstr("empty file"));
-  folder.copy(fixture("naive"), "short.so");
-  std::filesystem::resize_file(folder.file("short.so"), 9000);
-  EXPECT_THAT(probe_plugin(folder.file("short.so")).refusal, HasSubstr("is truncated: 9000 bytes"));
+  EXPECT_THAT(probe_plugin(folder.path("empty.so")).refusal, HasSubstr("empty file"));
+  copy_to(fixture("naive"), folder / "short.so");
+  std::filesystem::resize_file(folder.path("short.so"), 9000);
+  EXPECT_THAT(probe_plugin(folder.path("short.so")).refusal, HasSubstr("is truncated: 9000 bytes"));
 }
 
 TEST_F(ProbeTest, PathsMayHaveSpacesAndAnyLetters) {
-  const TempFolder folder("mit Leerzeichen und \xc3\xa9\xe6\x97\xa5");
-  folder.copy(fixture("naive"), "my plugin.so");
-  const PluginReport report = probe_plugin(folder.file("my plugin.so"));
+  const TempFolder folder;
+  const std::string file = folder / "mit Leerzeichen und \xc3\xa9\xe6\x97\xa5/my plugin.so";
+  copy_to(fixture("naive"), file);
+  const PluginReport report = probe_plugin(file);
   EXPECT_TRUE(report.usable) << report.refusal;
 }
 
 TEST_F(ProbeTest, RebuiltFileIsProbedAgain) {
   const TempFolder folder;
-  folder.copy(fixture("no_entry"), "changing.so");
-  EXPECT_FALSE(probe_plugin(folder.file("changing.so")).usable);
-  std::filesystem::remove(folder.file("changing.so"));
-  folder.copy(fixture("naive"), "changing.so");
-  EXPECT_TRUE(probe_plugin(folder.file("changing.so")).usable);
+  copy_to(fixture("no_entry"), folder / "changing.so");
+  EXPECT_FALSE(probe_plugin(folder.path("changing.so")).usable);
+  std::filesystem::remove(folder.path("changing.so"));
+  copy_to(fixture("naive"), folder / "changing.so");
+  EXPECT_TRUE(probe_plugin(folder.path("changing.so")).usable);
 }
 
 TEST_F(ProbeTest, AnUnfitProbeProgramIsAnEnvironmentError) {
   const TempFolder folder;  // a file that no test has probed yet
-  folder.copy(fixture("naive"), "new.so");
+  copy_to(fixture("naive"), folder / "new.so");
   const Environment wrong("HEDDLE_PROBE_EXE", "/bin/true");
-  EXPECT_THAT(test::error_of([&] { probe_plugin(folder.file("new.so")); }, ExitCode::kEnvironment),
+  EXPECT_THAT(test::error_of([&] { probe_plugin(folder.path("new.so")); }, ExitCode::kEnvironment),
               HasSubstr("did not answer as a plugin probe"));
   const Environment missing("HEDDLE_PROBE_EXE", "/nonexistent/heddle");
-  EXPECT_THAT(test::error_of([&] { probe_plugin(folder.file("new.so")); }, ExitCode::kEnvironment),
+  EXPECT_THAT(test::error_of([&] { probe_plugin(folder.path("new.so")); }, ExitCode::kEnvironment),
               HasSubstr("cannot start /nonexistent/heddle"));
 }
 
 TEST_F(ProbeTest, ABadDeadlineIsRefused) {
   const TempFolder folder;
-  folder.copy(fixture("naive"), "new.so");
+  copy_to(fixture("naive"), folder / "new.so");
   const Environment bad("HEDDLE_PROBE_TIMEOUT_MS", "soon");
-  EXPECT_THAT(test::error_of([&] { probe_plugin(folder.file("new.so")); }, ExitCode::kEnvironment),
+  EXPECT_THAT(test::error_of([&] { probe_plugin(folder.path("new.so")); }, ExitCode::kEnvironment),
               HasSubstr("HEDDLE_PROBE_TIMEOUT_MS is 'soon'"));
 }
 

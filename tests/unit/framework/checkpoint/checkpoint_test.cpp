@@ -13,7 +13,7 @@
 #include "framework/core/error.h"
 #include "framework/core/version.h"
 #include "tests/unit/framework/checkpoint/contents.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
@@ -22,12 +22,12 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using testing::Contents;
 using testing::expect_exact;
-using testing::get_file;
+using test::get_file;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::put_file;
-using testing::set_byte;
-using testing::TempFolder;
+using test::put_file;
+using test::set_byte;
+using test::MemoryFolder;
 
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
@@ -51,7 +51,7 @@ class CheckpointTest : public ::testing::Test {
   std::string save(int64_t step, int64_t keep = 0, int variant = 0) {
     return save_checkpoint(testing::alone(), folder_, Contents(step, variant).all, keep);
   }
-  TempFolder temp_;
+  MemoryFolder temp_;
   std::string run_ = temp_ / "run";
   std::string folder_ = checkpoints_folder(run_);
 };

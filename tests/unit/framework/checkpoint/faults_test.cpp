@@ -14,7 +14,7 @@
 #include "framework/core/file.h"
 #include "tests/unit/framework/checkpoint/contents.h"
 #include "tests/unit/framework/core/fault_file_system.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
@@ -26,8 +26,8 @@ using testing::Fault;
 using testing::FaultFileSystem;
 using ::testing::HasSubstr;
 using testing::Killed;
-using testing::put_file;
-using testing::TempFolder;
+using test::put_file;
+using test::MemoryFolder;
 
 int temporaries_in(const std::string& folder) {
   int n = 0;
@@ -70,7 +70,7 @@ template <class Check>
 void sweep(Fault fault, const Contents& next, int64_t keep, Check&& check) {
   int at = 1;
   for (;; ++at) {
-    TempFolder temp;
+    MemoryFolder temp;
     const std::string folder = temp / "run/checkpoints";
     save_checkpoint(testing::alone(), folder, Contents(10).all, keep);
     const Attempt a = save_with(fault, at, folder, next, keep);
@@ -120,7 +120,7 @@ TEST_P(SaveFault, WhileReplacingAStepLeavesTheOldOrTheNewContents) {
 
 TEST_P(SaveFault, AtTheVeryFirstSaveLeavesNothingOrAll) {
   for (int at = 1;; ++at) {
-    TempFolder temp;
+    MemoryFolder temp;
     const std::string folder = temp / "run/checkpoints";
     const Attempt a = save_with(GetParam(), at, folder, Contents(20), 2);
     const auto newest = open_newest(folder, nullptr);
@@ -152,7 +152,7 @@ TEST(SaveFaults, FailureSaysWhatStandsAndLeavesNoTemporary) {
 // The order that durability rests on: every file synced, then the manifest, then the folder, then
 // the rename, then the parent, and only then does an old one go.
 TEST(SaveFaults, OrderOfCalls) {
-  TempFolder temp;
+  MemoryFolder temp;
   const std::string folder = temp / "run/checkpoints";
   save_checkpoint(testing::alone(), folder, Contents(10).all, 1);
   FaultFileSystem recorder(Fault::kOnce, 1 << 30);
@@ -177,7 +177,7 @@ TEST(SaveFaults, OrderOfCalls) {
 TEST(SaveFaults, ReadOnlyFolderIsNamed) {
   // A file where the folder should be: root ignores permissions, nobody can make a folder in a
   // file.
-  TempFolder temp;
+  MemoryFolder temp;
   put_file(temp / "run", "");
   try {
     save_checkpoint(testing::alone(), temp / "run/checkpoints", Contents(10).all, 1);
@@ -190,7 +190,7 @@ TEST(SaveFaults, ReadOnlyFolderIsNamed) {
 }
 
 TEST(Temporaries, StaleOnesGoAndLiveOnesStay) {
-  TempFolder temp;
+  MemoryFolder temp;
   const std::string folder = temp / "checkpoints";
   fs::create_directories(folder + "/.tmp-step-000005");
   put_file(folder + "/.tmp-step-000005/model.safetensors", "half");
@@ -212,7 +212,7 @@ TEST(Temporaries, StaleOnesGoAndLiveOnesStay) {
 
 // A real process, really killed, while it saves one step after the other.
 TEST(Temporaries, SigkillDuringSaves) {
-  TempFolder temp;
+  MemoryFolder temp;
   const std::string folder = temp / "checkpoints";
   save_checkpoint(testing::alone(), folder, Contents(1).all, 2);
   int64_t last = 1;

@@ -7,7 +7,7 @@
 #include "framework/core/error.h"
 #include "framework/core/file.h"
 #include "tests/unit/framework/core/fault_file_system.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/support/thread_communicator.h"
 
 namespace heddle {
@@ -15,7 +15,7 @@ namespace {
 
 using testing::Fault;
 using testing::FaultFileSystem;
-using testing::TempFolder;
+using test::MemoryFolder;
 
 constexpr int kRanks = 3;
 
@@ -63,14 +63,14 @@ void expect_step(const Checkpoint& got, int64_t step) {
 }
 
 TEST(CheckpointOfRanks, EveryRankWritesItsPart) {
-  TempFolder temp;
+  MemoryFolder temp;
   ASSERT_EQ(save(temp.path(), 10), 0);
   expect_step(Checkpoint::open(temp.path() + "/step-000010"), 10);
   EXPECT_TRUE(path_exists(temp.path() + "/step-000010/optimizer-00003-of-00003.safetensors"));
 }
 
 TEST(CheckpointOfRanks, ALostPartIsNoticed) {
-  TempFolder temp;
+  MemoryFolder temp;
   ASSERT_EQ(save(temp.path(), 10), 0);
   posix_file_system().remove_all(temp.path() + "/step-000010/optimizer-00002-of-00003.safetensors");
   EXPECT_THROW(Checkpoint::open(temp.path() + "/step-000010"), Error);
@@ -81,7 +81,7 @@ TEST(CheckpointOfRanks, ALostPartIsNoticed) {
 TEST(CheckpointOfRanks, AnyFailureIsEveryRanksAndLeavesAGoodCheckpoint) {
   int calls = 0;
   {
-    TempFolder temp;
+    MemoryFolder temp;
     FaultFileSystem count(Fault::kOnce, -1);
     const auto guard = replace_file_system(&count);
     ASSERT_EQ(save(temp.path(), 10), 0);
@@ -89,7 +89,7 @@ TEST(CheckpointOfRanks, AnyFailureIsEveryRanksAndLeavesAGoodCheckpoint) {
   }
   for (const Fault fault : {Fault::kOnce, Fault::kFull}) {
     for (int at = 1; at <= calls; at += fault == Fault::kOnce ? 1 : 5) {
-      TempFolder temp;
+      MemoryFolder temp;
       ASSERT_EQ(save(temp.path(), 10), 0);
       int failures = 0;
       {

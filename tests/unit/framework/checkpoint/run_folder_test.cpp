@@ -14,7 +14,7 @@
 #include "framework/core/file.h"
 #include "framework/core/json.h"
 #include "tests/unit/framework/core/fault_file_system.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
@@ -22,11 +22,11 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::put_file;
-using testing::TempFolder;
+using test::put_file;
+using test::MemoryFolder;
 
 TEST(RunFolder, NeverTakesAnExistingOne) {
-  TempFolder temp;
+  MemoryFolder temp;
   const std::string dir = temp / "runs";
   EXPECT_EQ(create_run_folder(dir, "a"), dir + "/a");
   EXPECT_EQ(create_run_folder(dir, "a"), dir + "/a-2");
@@ -39,7 +39,7 @@ TEST(RunFolder, NeverTakesAnExistingOne) {
 }
 
 TEST(RunFolder, TwoCallersNeverShareOne) {
-  TempFolder temp;
+  MemoryFolder temp;
   std::vector<std::string> got(8);
   std::vector<std::thread> threads;
   for (auto& path : got) threads.emplace_back([&] { path = create_run_folder(temp.path(), "r"); });
@@ -48,7 +48,7 @@ TEST(RunFolder, TwoCallersNeverShareOne) {
 }
 
 TEST(RunFolder, FailureNamesPathAndRemedy) {
-  TempFolder temp;
+  MemoryFolder temp;
   testing::FaultFileSystem faulty(testing::Fault::kOnce, 2);
   const auto guard = replace_file_system(&faulty);
   try {
@@ -61,7 +61,7 @@ TEST(RunFolder, FailureNamesPathAndRemedy) {
 }
 
 TEST(RunLock, SecondHolderIsRefusedByName) {
-  TempFolder temp;
+  MemoryFolder temp;
   {
     const RunLock first(temp.path());
     try {
@@ -80,7 +80,7 @@ TEST(RunLock, SecondHolderIsRefusedByName) {
 }
 
 TEST(RunLock, FolderThatCannotBeWritten) {
-  TempFolder temp;
+  MemoryFolder temp;
   EXPECT_THROW(RunLock(temp / "absent"), Error);
 }
 
@@ -99,7 +99,7 @@ void in_killed_child(Body&& body) {
 class LockMethod : public ::testing::TestWithParam<FileLock::Method> {};
 
 TEST_P(LockMethod, DiesWithItsProcess) {
-  TempFolder temp;
+  MemoryFolder temp;
   const std::string path = temp / "lock";
   in_killed_child([&] {
     auto lock = FileLock::try_acquire(path, nullptr, GetParam());
@@ -112,7 +112,7 @@ TEST_P(LockMethod, DiesWithItsProcess) {
 }
 
 TEST_P(LockMethod, HoldsAgainstAnotherProcess) {
-  TempFolder temp;
+  MemoryFolder temp;
   const std::string path = temp / "lock";
   const auto lock = FileLock::try_acquire(path, nullptr, GetParam());
   ASSERT_TRUE(lock.has_value());
@@ -129,7 +129,7 @@ TEST_P(LockMethod, HoldsAgainstAnotherProcess) {
 
 TEST_P(LockMethod, GarbageInTheFileNamesNobody) {
   for (const char* text : {"", "{", "[]", "{\"pid\":\"x\"}", "\xff\xfe"}) {
-    TempFolder temp;
+    MemoryFolder temp;
     put_file(temp / "lock", text);
     EXPECT_TRUE(FileLock::try_acquire(temp / "lock", nullptr, GetParam()).has_value()) << text;
   }
@@ -145,7 +145,7 @@ std::string record(int64_t pid, int64_t ticks, const std::string& host) {
 
 // Where flock is not to be had the record decides.
 TEST(FileLockRecord, AnotherHostCountsAsAlive) {
-  TempFolder temp;
+  MemoryFolder temp;
   put_file(temp / "lock", record(1, 1, "some-other-host"));
   std::string holder;
   EXPECT_FALSE(FileLock::try_acquire(temp / "lock", &holder, FileLock::Method::kRecord));
@@ -155,7 +155,7 @@ TEST(FileLockRecord, AnotherHostCountsAsAlive) {
 }
 
 TEST(FileLockRecord, ARecycledPidIsNotTheHolder) {
-  TempFolder temp;
+  MemoryFolder temp;
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
   put_file(temp / "lock", record(::getpid(), 1, host));  // our pid, another start time

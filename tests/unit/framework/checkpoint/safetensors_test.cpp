@@ -9,15 +9,15 @@
 
 #include "framework/core/crc32c.h"
 #include "framework/core/error.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
 
 class SafetensorsTest : public ::testing::Test {
  protected:
-  void put(const std::string& bytes) { testing::put_file(path_, bytes); }
-  std::string get() { return testing::get_file(path_); }
+  void put(const std::string& bytes) { test::put_file(path_, bytes); }
+  std::string get() { return test::get_file(path_); }
   // A file with this header text and this many zero bytes of data.
   void put_header(const std::string& header, size_t data_bytes) {
     const uint64_t n = header.size();
@@ -34,7 +34,7 @@ class SafetensorsTest : public ::testing::Test {
     return "accepted";
   }
 
-  testing::TempFolder folder_;
+  test::MemoryFolder folder_;
   std::string path_ = folder_ / "t.safetensors";
 };
 
@@ -282,7 +282,7 @@ TEST_F(SafetensorsTest, BitFlipsNeverCrash) {
   size_t refused = 0;
   for (size_t at = 0; at < size; ++at) {
     for (int bit = 0; bit < 8; ++bit) {
-      testing::set_byte(path_, at, static_cast<char>(whole[at] ^ (1 << bit)));
+      test::set_byte(path_, at, static_cast<char>(whole[at] ^ (1 << bit)));
       try {
         const SafetensorsFile file(path_);
         size_t total = 0;
@@ -295,7 +295,7 @@ TEST_F(SafetensorsTest, BitFlipsNeverCrash) {
         ++refused;
       }
     }
-    testing::set_byte(path_, at, whole[at]);
+    test::set_byte(path_, at, whole[at]);
   }
   EXPECT_GT(refused, size * 4);
 }

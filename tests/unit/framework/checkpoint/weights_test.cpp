@@ -6,7 +6,7 @@
 #include "framework/checkpoint/checkpoint.h"
 #include "framework/core/error.h"
 #include "tests/unit/framework/checkpoint/contents.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using testing::Contents;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::TempFolder;
+using test::MemoryFolder;
 
 std::string mismatch(const TensorSet& got, const std::vector<ExpectedTensor>& want) {
   try {
@@ -27,7 +27,7 @@ std::string mismatch(const TensorSet& got, const std::vector<ExpectedTensor>& wa
 }
 
 TEST(Weights, FromACheckpoint) {
-  TempFolder temp;
+  MemoryFolder temp;
   const Contents contents(20);
   const std::string path = save_checkpoint(testing::alone(), temp.path(), contents.all, 1);
   const Weights w = Weights::load(path);
@@ -36,7 +36,7 @@ TEST(Weights, FromACheckpoint) {
 }
 
 TEST(Weights, OutliveWhatTheyWereMovedFrom) {
-  TempFolder temp;
+  MemoryFolder temp;
   save_checkpoint(testing::alone(), temp.path(), Contents(20).all, 1);
   Weights a = Weights::load(temp.path());
   const Weights b = std::move(a);
@@ -44,7 +44,7 @@ TEST(Weights, OutliveWhatTheyWereMovedFrom) {
 }
 
 TEST(Weights, CompiledPrefixIsStripped) {
-  TempFolder temp;
+  MemoryFolder temp;
   const float x[] = {1, 2};
   SafetensorsWriter writer;
   writer.add({"_orig_mod.x0_lambdas", {2}, DType::kF32, x});
@@ -56,7 +56,7 @@ TEST(Weights, CompiledPrefixIsStripped) {
 }
 
 TEST(Weights, TheSameNameWithAndWithoutPrefixIsRefused) {
-  TempFolder temp;
+  MemoryFolder temp;
   const float x[] = {1};
   SafetensorsWriter writer;
   writer.add({"_orig_mod.a", {1}, DType::kF32, x});
@@ -84,7 +84,7 @@ TEST(Weights, MissingPathIsNamed) {
 }
 
 TEST(ExpectTensors, NamesEveryDifference) {
-  TempFolder temp;
+  MemoryFolder temp;
   const float x[6] = {};
   SafetensorsWriter writer;
   writer.add({"a", {2, 3}, DType::kF32, x});
@@ -100,7 +100,7 @@ TEST(ExpectTensors, NamesEveryDifference) {
 }
 
 TEST(ExpectTensors, LongListsAreCutAtEight) {
-  TempFolder temp;
+  MemoryFolder temp;
   SafetensorsWriter writer;
   writer.write(temp / "m.safetensors");
   std::vector<ExpectedTensor> want;

@@ -6,7 +6,7 @@
 #include "framework/config/load.h"
 #include "framework/core/error.h"
 #include "framework/core/file.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
@@ -86,7 +86,7 @@ class ShapesFile : public ::testing::Test {
     }
     return "no error";
   }
-  heddle::testing::TempFolder folder_;
+  heddle::test::MemoryFolder folder_;
 };
 
 TEST_F(ShapesFile, NamesShapesAndOperations) {

@@ -8,7 +8,7 @@
 #include "framework/cli/template_files.h"
 #include "framework/core/error.h"
 #include "framework/core/file.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
@@ -19,7 +19,7 @@ using ::testing::Not;
 
 class PluginNew : public ::testing::TestWithParam<const char*> {
  protected:
-  heddle::testing::TempFolder folder_;
+  heddle::test::MemoryFolder folder_;
 };
 
 TEST_P(PluginNew, EveryFileBearsTheName) {
@@ -45,7 +45,7 @@ TEST_P(PluginNew, EveryFileBearsTheName) {
 INSTANTIATE_TEST_SUITE_P(Languages, PluginNew, ::testing::Values("c", "cpp", "cuda"));
 
 TEST(PluginNewErrors, NothingThatExistsIsTouched) {
-  const heddle::testing::TempFolder folder;
+  const heddle::test::MemoryFolder folder;
   write_file_atomically(folder.path() + "/notes.txt", "mine");
   NewPluginOptions options;
   options.name = "mine";

@@ -2,11 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
+#include "tests/support/temp_folder.h"
 #include "tests/unit/framework/config/error_text.h"
 
 namespace heddle {
@@ -258,36 +257,26 @@ TEST(Load, OverrideErrors) {
 
 class LoadFile : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("heddle-config-" + std::to_string(::getpid()));
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string write(const std::string& name, const std::string& text) {
-    std::ofstream(folder_ / name) << text;
-    return (folder_ / name).string();
-  }
   std::string error_for(const std::string& name) {
-    return config_error_text([&] { load_config((folder_ / name).string()); });
+    return config_error_text([&] { load_config(folder_ / name); });
   }
 
-  fs::path folder_;
+  test::TempFolder folder_;
 };
 
 TEST_F(LoadFile, ReadsTheFileAndNamesItInErrors) {
-  const std::string good = write("good.yaml", "model: {n_layer: 2}\n");
+  const std::string good = folder_.write("good.yaml", "model: {n_layer: 2}\n");
   EXPECT_EQ(load_config(good, {"model.n_head=2"}).model.n_layer, 2);
-  write("bad.yaml", "model:\n  n_layer: x\n");
-  EXPECT_THAT(error_for("bad.yaml"), HasSubstr((folder_ / "bad.yaml").string() + ":2: model"));
+  folder_.write("bad.yaml", "model:\n  n_layer: x\n");
+  EXPECT_THAT(error_for("bad.yaml"), HasSubstr(folder_ / "bad.yaml" + ":2: model"));
 }
 
 TEST_F(LoadFile, MissingFilesNameTheNeighbours) {
   EXPECT_THAT(error_for("recal_cpu.yaml"), HasSubstr("There is no YAML file in"));
-  const std::string near = write("recall_cpu.yaml", "");
-  write("kjv.yaml", "");
+  const std::string near = folder_.write("recall_cpu.yaml", "");
+  folder_.write("kjv.yaml", "");
   EXPECT_THAT(error_for("recal_cpu.yaml"),
-              HasSubstr("no configuration file " + (folder_ / "recal_cpu.yaml").string()));
+              HasSubstr("no configuration file " + folder_ / "recal_cpu.yaml"));
   EXPECT_THAT(error_for("recal_cpu.yaml"), HasSubstr("Did you mean " + near + "?"));
   EXPECT_THAT(error_for("recall_cpu"), HasSubstr("Did you mean " + near + "?"));
   EXPECT_THAT(error_for("something_else.yaml"), HasSubstr("has kjv.yaml, recall_cpu.yaml"));

@@ -7,7 +7,7 @@
 
 #include "framework/core/error.h"
 #include "tests/unit/framework/core/fault_file_system.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
@@ -16,11 +16,11 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using testing::Fault;
 using testing::FaultFileSystem;
-using testing::get_file;
+using test::get_file;
 using ::testing::HasSubstr;
 using testing::Killed;
-using testing::put_file;
-using testing::TempFolder;
+using test::put_file;
+using test::MemoryFolder;
 
 template <class Call>
 std::string error_of(Call&& call) {
@@ -34,7 +34,7 @@ std::string error_of(Call&& call) {
 }
 
 TEST(PosixFileSystem, WritesInPieces) {
-  TempFolder temp;
+  MemoryFolder temp;
   auto out = posix_file_system().create(temp / "f");
   out->write("abc", 3);
   out->write("", 0);
@@ -52,7 +52,7 @@ TEST(PosixFileSystem, FullDiskIsSaidAtTheWrite) {
 }
 
 TEST(PosixFileSystem, ErrorsNameOperationAndPath) {
-  TempFolder temp;
+  MemoryFolder temp;
   FileSystem& files = posix_file_system();
   put_file(temp / "file", "");
   EXPECT_THAT(error_of([&] { files.create(temp / "no/f"); }),
@@ -66,7 +66,7 @@ TEST(PosixFileSystem, ErrorsNameOperationAndPath) {
 }
 
 TEST(PosixFileSystem, Folders) {
-  TempFolder temp;
+  MemoryFolder temp;
   FileSystem& files = posix_file_system();
   files.create_directories(temp / "a/b");
   files.create_directories(temp / "a/b");
@@ -97,7 +97,7 @@ TEST(ReplaceFileSystem, GuardsNest) {
 }
 
 TEST(WriteFileAtomically, ReplacesTheWholeFile) {
-  TempFolder temp;
+  MemoryFolder temp;
   write_file_atomically(temp / "f", "first, longer");
   write_file_atomically(temp / "f", "second");
   EXPECT_EQ(read_text_file(temp / "f"), "second");
@@ -107,7 +107,7 @@ TEST(WriteFileAtomically, ReplacesTheWholeFile) {
 TEST(WriteFileAtomically, AFaultAtAnyCallLeavesOldOrNew) {
   for (const Fault fault : {Fault::kOnce, Fault::kFull, Fault::kKill}) {
     for (int at = 1;; ++at) {
-      TempFolder temp;
+      MemoryFolder temp;
       put_file(temp / "f", "old");
       FaultFileSystem faulty(fault, at);
       bool failed = false;
@@ -136,7 +136,7 @@ TEST(WriteFileAtomically, AFaultAtAnyCallLeavesOldOrNew) {
 }
 
 TEST(MappedFile, ReadsAndMoves) {
-  TempFolder temp;
+  MemoryFolder temp;
   put_file(temp / "f", std::string("a\0b", 3));
   MappedFile a(temp / "f");
   EXPECT_EQ(a.text(), std::string_view("a\0b", 3));
@@ -146,7 +146,7 @@ TEST(MappedFile, ReadsAndMoves) {
 }
 
 TEST(MappedFile, EmptyMissingAndFolder) {
-  TempFolder temp;
+  MemoryFolder temp;
   put_file(temp / "empty", "");
   const MappedFile empty(temp / "empty");
   EXPECT_EQ(empty.data(), nullptr);

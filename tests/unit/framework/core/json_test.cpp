@@ -8,15 +8,15 @@
 
 #include "framework/core/error.h"
 #include "framework/core/rng.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::put_file;
-using testing::TempFolder;
+using test::put_file;
+using test::MemoryFolder;
 
 std::string refusal(std::string_view text) {
   try {
@@ -75,7 +75,7 @@ TEST(Json, BadTextIsRefusedWithThePlace) {
 }
 
 TEST(Json, ReadFileNamesTheFile) {
-  TempFolder temp;
+  MemoryFolder temp;
   put_file(temp / "good", "{\"a\": [1]}\n");
   EXPECT_EQ(json::read_file(temp / "good").at("a").at(0).as_int64(), 1);
   for (const std::string name : {"bad", "absent"}) {

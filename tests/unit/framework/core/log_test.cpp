@@ -4,16 +4,16 @@
 #include <gtest/gtest.h>
 
 #include "framework/core/error.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
 
 using ::testing::AllOf;
-using testing::get_file;
+using test::get_file;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::TempFolder;
+using test::MemoryFolder;
 
 class LogTest : public ::testing::Test {
  protected:
@@ -28,7 +28,7 @@ class LogTest : public ::testing::Test {
 };
 
 TEST_F(LogTest, FileGetsLinesAtOnce) {
-  TempFolder temp;
+  MemoryFolder temp;
   mute();
   log::add_file(temp / "log.txt");
   log::info("step {} of {}", 1, 2);
@@ -38,7 +38,7 @@ TEST_F(LogTest, FileGetsLinesAtOnce) {
 }
 
 TEST_F(LogTest, OtherRanksSpeakFromWarningUpwards) {
-  TempFolder temp;
+  MemoryFolder temp;
   mute();
   log::add_file(temp / "log.txt");
   log::set_rank(1, 2);
@@ -49,8 +49,8 @@ TEST_F(LogTest, OtherRanksSpeakFromWarningUpwards) {
 }
 
 TEST_F(LogTest, AFileThatCannotBeWritten) {
-  TempFolder temp;
-  testing::put_file(temp / "file", "");
+  MemoryFolder temp;
+  test::put_file(temp / "file", "");
   try {
     log::add_file(temp / "file/log.txt");
     FAIL();

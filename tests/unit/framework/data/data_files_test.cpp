@@ -3,7 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/framework/data/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tests/unit/framework/data/expect_error.h"
 
 namespace heddle {
 namespace {
@@ -24,7 +25,7 @@ class DataFilesTest : public testing::Test {
   DataKind kind(const std::string& path, const std::string& configured = "auto") const {
     return resolve_kind(config(configured, path));
   }
-  TempFolder folder_;
+  test::TempFolder folder_;
 };
 
 TEST_F(DataFilesTest, NoPathMeansTheEmbeddedCorpus) {

@@ -7,7 +7,8 @@
 #include <set>
 
 #include "framework/data/token_shard.h"
-#include "tests/unit/framework/data/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tests/unit/framework/data/expect_error.h"
 
 namespace heddle {
 namespace {
@@ -66,7 +67,7 @@ class DatasetTest : public testing::Test {
     return ids;
   }
 
-  TempFolder folder_;
+  test::TempFolder folder_;
 };
 
 TEST_F(DatasetTest, TextWindowsStartWithBosAndCoverTheTextInOrder) {

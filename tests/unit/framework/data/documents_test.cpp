@@ -3,7 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/framework/data/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tests/unit/framework/data/expect_error.h"
 
 namespace heddle {
 namespace {
@@ -17,7 +18,7 @@ std::vector<std::string> documents(TextFormat format, const std::vector<std::str
 }
 
 TEST(DocumentsTest, AFileIsADocumentWithItsBytesUntouched) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const std::string odd("a\r\n\n\xff\xfe\0z", 8);
   const auto a = folder.write("a.txt", odd), b = folder.write("b.txt", ""),
              c = folder.write("c.txt", "c");
@@ -25,19 +26,19 @@ TEST(DocumentsTest, AFileIsADocumentWithItsBytesUntouched) {
 }
 
 TEST(DocumentsTest, BlankLinesSeparateParagraphs) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto path = folder.write("a.txt", "\n\none\ntwo\n\n \t\nthree \r\n\r\nfour\n");
   EXPECT_THAT(documents(TextFormat::kParagraph, {path}), ElementsAre("one\ntwo", "three ", "four"));
 }
 
 TEST(DocumentsTest, ParagraphsEndWithTheirFile) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto a = folder.write("a.txt", "one"), b = folder.write("b.txt", "two");
   EXPECT_THAT(documents(TextFormat::kParagraph, {a, b}), ElementsAre("one", "two"));
 }
 
 TEST(DocumentsTest, JsonLinesGiveTheirTextField) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto path = folder.write("a.jsonl",
                                  "{\"text\": \"a\\n\\u00e9\", \"id\": 1}\n\n{\"text\": \"\"}\r\n"
                                  "{\"id\": {\"x\": [1]}, \"text\": \"b\"}");
@@ -45,7 +46,7 @@ TEST(DocumentsTest, JsonLinesGiveTheirTextField) {
 }
 
 TEST(DocumentsTest, ABadJsonLineIsNamed) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto refuse = [&](const std::string& line, const std::string& part) {
     const auto path = folder.write("a.jsonl", "{\"text\": \"fine\"}\n" + line + "\n");
     expect_error(ExitCode::kEnvironment, {path + ":2: ", part, "{\"text\": "},

@@ -8,7 +8,7 @@
 
 #include "framework/core/crc32c.h"
 #include "framework/data/recall_words.h"
-#include "tests/unit/framework/data/temp_folder.h"
+#include "tests/unit/framework/data/expect_error.h"
 
 namespace heddle {
 namespace {

@@ -7,7 +7,8 @@
 
 #include "framework/core/file.h"
 #include "framework/data/text_shards.h"
-#include "tests/unit/framework/data/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tests/unit/framework/data/expect_error.h"
 
 namespace heddle {
 namespace {
@@ -27,7 +28,7 @@ class TextCacheTest : public testing::Test {
 
   void SetUp() override { folder_.write("a.txt", std::string(1000, 'q')); }
 
-  TempFolder folder_;
+  test::TempFolder folder_;
 };
 
 TEST_F(TextCacheTest, IsReused) {
@@ -70,10 +71,10 @@ TEST_F(TextCacheTest, SettingsHaveFoldersOfTheirOwn) {
 TEST_F(TextCacheTest, DamageOfAnyKindIsRepaired) {
   const CachedText first = open();
   const std::string path = shard(first), manifest = first.folder + "/manifest.json";
-  const std::string good = contents_of(path), good_manifest = contents_of(manifest);
+  const std::string good = test::get_file(path), good_manifest = test::get_file(manifest);
   const auto repaired = [&] {
     const CachedText again = open();
-    return !again.reused && contents_of(path) == good && open().reused;
+    return !again.reused && test::get_file(path) == good && open().reused;
   };
   std::filesystem::resize_file(path, 1500);
   EXPECT_TRUE(repaired()) << "cut short";

@@ -5,7 +5,8 @@
 
 #include "framework/core/crc32c.h"
 #include "framework/data/token_shard.h"
-#include "tests/unit/framework/data/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tests/unit/framework/data/expect_error.h"
 
 namespace heddle {
 namespace {
@@ -27,7 +28,7 @@ Ids ids(const WrittenSplit& split) {
 }
 
 TEST(TextShardsTest, CutsTheTailOffForValidation) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto path = folder.write("a.txt", "abcdefghij");
   // ceil(0.15 * 10) = 2
   const auto text = write_text_shards({.train = {TextFormat::kFile, {path}}, .val_fraction = 0.15},
@@ -40,7 +41,7 @@ TEST(TextShardsTest, CutsTheTailOffForValidation) {
 }
 
 TEST(TextShardsTest, KingJamesKeepsItsLast220221Bytes) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto path = folder.write("a.txt", std::string(4404412, 'x'));
   const auto text =
       write_text_shards({.train = {TextFormat::kFile, {path}}}, folder.path("out"), "");
@@ -49,7 +50,7 @@ TEST(TextShardsTest, KingJamesKeepsItsLast220221Bytes) {
 }
 
 TEST(TextShardsTest, AWholeProductIsNotRoundedUp) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto path = folder.write("a.txt", std::string(100, 'x'));
   // 0.07 * 100 is 7.000000000000001 in binary.
   const auto text = write_text_shards({.train = {TextFormat::kFile, {path}}, .val_fraction = 0.07},
@@ -58,7 +59,7 @@ TEST(TextShardsTest, AWholeProductIsNotRoundedUp) {
 }
 
 TEST(TextShardsTest, BosStandsBeforeEachDocumentAndBehindTheCut) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto path = folder.write("a.txt", "ab\n\ncdef\n\ngh");
   const TextSources sources{.train = {TextFormat::kParagraph, {path}}, .val_fraction = 0.5};
   const auto text = write_text_shards(sources, folder.path("out"), "");
@@ -67,7 +68,7 @@ TEST(TextShardsTest, BosStandsBeforeEachDocumentAndBehindTheCut) {
 }
 
 TEST(TextShardsTest, ACutBetweenDocumentsAddsNoBos) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto path = folder.write("a.txt", "ab\n\ncd");
   const TextSources sources{.train = {TextFormat::kParagraph, {path}}, .val_fraction = 0.5};
   const auto text = write_text_shards(sources, folder.path("out"), "");
@@ -76,7 +77,7 @@ TEST(TextShardsTest, ACutBetweenDocumentsAddsNoBos) {
 }
 
 TEST(TextShardsTest, ValidationFilesReplaceTheTail) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto train = folder.write("a.txt", "abc"), val = folder.write("b.txt", "xy");
   const auto text = write_text_shards(
       {.train = {TextFormat::kFile, {train}}, .val = TextFiles{TextFormat::kFile, {val}}},
@@ -86,7 +87,7 @@ TEST(TextShardsTest, ValidationFilesReplaceTheTail) {
 }
 
 TEST(TextShardsTest, ManyShardsHoldTheSameTokens) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   std::string contents;
   for (int i = 0; i < 100000; ++i) contents += static_cast<char>('a' + i % 1009 % 23);
   const auto path = folder.write("a.txt", contents);
@@ -100,7 +101,7 @@ TEST(TextShardsTest, ManyShardsHoldTheSameTokens) {
 }
 
 TEST(TextShardsTest, NoTextIsAnError) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto empty = folder.write("empty.txt", ""), blank = folder.write("blank.txt", "\n \n"),
              good = folder.write("good.txt", "x");
   expect_error(ExitCode::kEnvironment, {empty, "no text"}, [&] {

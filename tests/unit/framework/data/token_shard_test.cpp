@@ -7,7 +7,8 @@
 #include <cstring>
 
 #include "framework/core/rng.h"
-#include "tests/unit/framework/data/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tests/unit/framework/data/expect_error.h"
 
 namespace heddle {
 namespace {
@@ -31,7 +32,7 @@ std::vector<int32_t> all(const TokenShard& shard) {
 }
 
 TEST(TokenShardTest, ReadsThePublishedUint16Layout) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const TokenShard shard(folder.write("a.bin", published(kHeader3, kIds3)));
   EXPECT_EQ(shard.vocab_size(), 0);
   EXPECT_EQ(shard.tokenizer_hash(), 0u);
@@ -39,7 +40,7 @@ TEST(TokenShardTest, ReadsThePublishedUint16Layout) {
 }
 
 TEST(TokenShardTest, ReadsThePublishedUint32Layout) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const std::string header("\xa1\xd9\x34\x01\x07\x00\x00\x00\x02\x00\x00\x00", 12);
   const std::string ids("\x00\xf4\x01\x00\x05\x00\x00\x00", 8);  // 128000, 5
   const TokenShard shard(folder.write("a.bin", published(header, ids)));
@@ -47,7 +48,7 @@ TEST(TokenShardTest, ReadsThePublishedUint32Layout) {
 }
 
 TEST(TokenShardTest, WritesTheSameBytesAndItsExtension) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const std::string path = folder.path("out.bin");
   const std::array<uint16_t, 3> ids = {50256, 464, 65535};
   TokenShardWriter writer(path, 3, "bytes", 257);
@@ -55,7 +56,7 @@ TEST(TokenShardTest, WritesTheSameBytesAndItsExtension) {
   EXPECT_FALSE(std::filesystem::exists(path)) << "nothing under the final name before close()";
   writer.append(std::span(ids).subspan(1));
   writer.close();
-  const std::string file = contents_of(path);
+  const std::string file = test::get_file(path);
   EXPECT_EQ(file.substr(0, 12), kHeader3);
   EXPECT_EQ(file.substr(1024), kIds3);
   EXPECT_EQ(file.substr(24, 1000), std::string(1000, '\0'));
@@ -65,7 +66,7 @@ TEST(TokenShardTest, WritesTheSameBytesAndItsExtension) {
 }
 
 TEST(TokenShardTest, AnAbandonedWriterLeavesNothing) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   {
     TokenShardWriter writer(folder.path("out.bin"), 3, "bytes", 257);
     const std::array<uint16_t, 1> ids = {1};
@@ -75,7 +76,7 @@ TEST(TokenShardTest, AnAbandonedWriterLeavesNothing) {
 }
 
 TEST(TokenShardTest, RefusesWhatIsNoShard) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   const auto refuse = [&](const std::string& contents, std::vector<std::string> parts) {
     const std::string path = folder.write("bad.bin", contents);
     parts.push_back(path);
@@ -94,7 +95,7 @@ TEST(TokenShardTest, RefusesWhatIsNoShard) {
 }
 
 TEST(TokenShardTest, RefusesWhatIsNoFile) {
-  const TempFolder folder;
+  const test::TempFolder folder;
   expect_error(ExitCode::kEnvironment, {"no such.bin", "No such file"},
                [&] { const TokenShard shard(folder.path("no such.bin")); });
   expect_error(ExitCode::kEnvironment, {"/dev/null", "not a regular file"},

@@ -9,7 +9,7 @@
 
 #include "framework/data/recall.h"
 #include "framework/data/recall_words.h"
-#include "tests/unit/framework/data/temp_folder.h"
+#include "tests/unit/framework/data/expect_error.h"
 
 namespace heddle {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "framework/config/dump.h"
 #include "framework/core/error.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/framework/report/fixtures.h"
 
 namespace heddle::test {
@@ -32,7 +32,7 @@ PlanRequest on(const DeviceSpec& device, int64_t ranks, int64_t threads) {
 }
 
 // A run folder in which every step took what `truth` predicts; the first step is slow.
-std::string write_run(const testing::TempFolder& folder, const DeviceSpec& truth, int64_t ranks,
+std::string write_run(const test::MemoryFolder& folder, const DeviceSpec& truth, int64_t ranks,
                       int64_t threads) {
   const PlanRequest r = on(truth, ranks, threads);
   const StepTime t = make_plan(r).level(ShardLevel::kOptimizer).time;
@@ -62,7 +62,7 @@ TEST(Calibration, FindsTheRatesThatARunWasMadeWith) {
   truth.optimizer_share = 0.12;
   truth.memory_bytes_per_s = 1e12 * 0.12 / 0.5;
   truth.local = {2e9 / 3, 3e-5};
-  const testing::TempFolder folder;
+  const test::MemoryFolder folder;
   const MeasuredRun run = read_measured_run(write_run(folder, truth, 2, 1));
   EXPECT_EQ(run.steps, 5);
   EXPECT_EQ(run.topology.ranks(), 2);
@@ -79,7 +79,7 @@ TEST(Calibration, FindsTheRatesThatARunWasMadeWith) {
 }
 
 TEST(Calibration, ARankAloneSaysNothingOfLinks) {
-  const testing::TempFolder folder;
+  const test::MemoryFolder folder;
   const MeasuredRun run = read_measured_run(write_run(folder, host(), 1, 2));
   const DeviceSpec found = calibrate(host(), run, on(host(), 1, 2));
   EXPECT_EQ(found.local.bytes_per_s, host().local.bytes_per_s);
@@ -87,7 +87,7 @@ TEST(Calibration, ARankAloneSaysNothingOfLinks) {
 }
 
 TEST(Calibration, RefusesWhatItCannotUse) {
-  const testing::TempFolder folder;
+  const test::MemoryFolder folder;
   const auto refusal = [](const std::string& path) -> std::string {
     try {
       read_measured_run(path);

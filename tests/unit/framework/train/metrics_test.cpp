@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "framework/core/file.h"
-#include "tests/unit/framework/core/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace heddle {
 namespace {
 
 TEST(MetricsFile, OneObjectALine) {
-  const testing::TempFolder folder;
+  const test::MemoryFolder folder;
   MetricsFile file(folder / "m.jsonl", 0);
   file.write({{"step", 1}, {"train/loss", 2.5}});
   file.write({{"step", 2}, {"train/loss", 2.25}});
@@ -18,7 +18,7 @@ TEST(MetricsFile, OneObjectALine) {
 }
 
 TEST(MetricsFile, ResumeDropsWhatWillBeComputedAgainAndCutLines) {
-  const testing::TempFolder folder;
+  const test::MemoryFolder folder;
   {
     MetricsFile file(folder / "m.jsonl", 0);
     for (int step = 1; step <= 5; ++step) file.write({{"step", step}});
